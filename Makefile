@@ -1,0 +1,52 @@
+# A fresh machine needs Python >= 3.11 and make. `make demo` and `make test` do the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# written when an install has succeeded; a second run finds it and reinstalls nothing
+RUN_READY := $(VENV)/run-installed
+DEV_READY := $(VENV)/dev-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test lint format bench clean
+
+help:
+	@echo "make demo    install and see two policies on a robot"
+	@echo "make test    install, lint, and run all tests (minutes)"
+	@echo "make lint    ruff and mypy"
+	@echo "make format  let ruff fix and format the code"
+	@echo "make bench   measure this machine (minutes)"
+	@echo "make clean   remove what the above made"
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit("ppga needs Python >= 3.11, and $(PYTHON) is " + sys.version.split()[0] + "; say make PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_READY): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEV_READY): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(RUN_READY)
+
+demo: $(RUN_READY)
+	$(BIN)/ppga demo
+
+lint: $(DEV_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+format: $(DEV_READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_READY)
+	$(BIN)/ppga bench physics
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

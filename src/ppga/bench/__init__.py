@@ -1,0 +1,1 @@
+"""Benchmarks behind `ppga bench`: ratios within one run, in one JSON form."""

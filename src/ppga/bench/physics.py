@@ -1,0 +1,133 @@
+"""How fast the engines step, called as training calls them, beside the bare library."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from mujoco.batch import Batch
+
+from ppga.bench.harness import Result, rates
+from ppga.machine import installed
+from ppga.physics import visible_cores
+from ppga.policies import apply_mlp, init_mlp
+from ppga.tasks import Task, TaskState, make_task
+
+RUNNING, ALL = 16, 256
+"""How many environments of how many run when the cost of finished ones is measured."""
+BRAX_BACKENDS = ("spring", "generalized")
+
+
+def bench_physics(name: str, environments: int, steps: int, rounds: int) -> list[Result]:
+    """All figures of one task."""
+    task = make_task(name)
+    candidates = {
+        "mujoco.batch": bare(task, environments, steps),
+        "physics": through_jax(task, environments, steps),
+        f"{RUNNING} alone": partly_finished(task, RUNNING, RUNNING, 4 * steps),
+        "finished": partly_finished(task, ALL, RUNNING, 4 * steps),
+    }
+    few = max(1, steps // 10)  # the others are slower on a CPU
+    if installed("mujoco.mjx"):
+        candidates["mjx"] = through_jax(make_task(name, physics="mjx"), environments, few)
+    if installed("brax"):
+        for backend in BRAX_BACKENDS:
+            candidates[f"brax-{backend}"] = brax(name, backend, environments, few)
+    measured = rates(candidates, rounds)
+
+    def result(what: str, against: str | None = None, called: str | None = None) -> Result:
+        ratio = measured[what] / measured[against] if against else None
+        return Result(f"{what}/{name}", measured[what], "steps/s", ratio, called or against)
+
+    results = [
+        result("mujoco.batch"),
+        result("physics", "mujoco.batch"),
+        result("finished", f"{RUNNING} alone", f"{RUNNING} environments alone, not among {ALL}"),
+    ]
+    others = [what for what in measured if what == "mjx" or what.startswith("brax")]
+    return results + [result(what, "physics", f"physics/{name}") for what in others]
+
+
+def bare(task: Task, n: int, steps: int) -> Callable[[], int]:
+    """`mujoco.batch` alone, under random controls."""
+    batch = Batch(task.model, n, visible_cores())
+    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
+    initial = batch.state.copy()
+    qpos, qvel, ctrl = batch.bind("qpos"), batch.bind("qvel"), batch.bind("ctrl")
+    actions = np.random.default_rng(0).uniform(-1, 1, (steps, n, task.action_size))
+    controls = np.asarray(jax.vmap(task.controls)(jnp.asarray(actions, jnp.float32)))
+
+    def work() -> int:
+        batch.state[:] = initial
+        qpos[:], qvel[:] = start.bodies.qpos, start.bodies.qvel
+        for now in controls:
+            ctrl[:] = now
+            batch.step(nstep=task.substeps)
+        return n * steps
+
+    return work
+
+
+def through_jax(task: Task, n: int, steps: int) -> Callable[[], int]:
+    """The whole task from a jitted scan, a policy in the loop.
+
+    The policy's actions are overlaid with noise as large as their range, and no episode ends, so that the
+    bodies go through the same kind of motion as under random controls: only the way of calling differs.
+    """
+    layers = init_mlp(jax.random.key(1), (task.observation_size, 128, 128, task.action_size), 0.01)
+
+    def step(state: TaskState, key: Any) -> tuple[TaskState, None]:
+        noise = jax.random.uniform(key, (n, task.action_size), minval=-1.0)
+        after = task.step(state, apply_mlp(layers, state.observation) + noise)
+        return replace(after, terminated=jnp.zeros(n, bool), truncated=jnp.zeros(n, bool)), None
+
+    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
+    keys = jax.random.split(jax.random.key(2), steps)
+    scan = jax.jit(lambda start: jax.lax.scan(step, start, keys)[0].observation)
+
+    def work() -> int:
+        scan(start).block_until_ready()
+        return n * steps
+
+    return work
+
+
+def partly_finished(task: Task, n: int, running: int, steps: int) -> Callable[[], int]:
+    """Only the first `running` of n environments have not finished."""
+
+    def step(state: TaskState, key: Any) -> tuple[TaskState, None]:
+        action = jax.random.uniform(key, (n, task.action_size), minval=-1.0)
+        return replace(task.step(state, action), terminated=jnp.arange(n) >= running), None
+
+    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
+    start = replace(start, terminated=jnp.arange(n) >= running)
+    keys = jax.random.split(jax.random.key(2), steps)
+    scan = jax.jit(lambda start: jax.lax.scan(step, start, keys)[0].observation)
+
+    def work() -> int:
+        scan(start).block_until_ready()
+        return running * steps
+
+    return work
+
+
+def brax(name: str, backend: str, n: int, steps: int) -> Callable[[], int]:
+    """Brax' robot of the same name, under random actions."""
+    from brax import envs
+
+    env = envs.create(name, backend=backend, batch_size=n, auto_reset=False, episode_length=steps + 1)
+
+    def step(state: Any, key: Any) -> tuple[Any, None]:
+        return env.step(state, jax.random.uniform(key, (n, env.action_size), minval=-1.0)), None
+
+    start = jax.jit(env.reset)(jax.random.key(0))
+    keys = jax.random.split(jax.random.key(2), steps)
+    scan = jax.jit(lambda start: jax.lax.scan(step, start, keys)[0].obs)
+
+    def work() -> int:
+        scan(start).block_until_ready()
+        return n * steps
+
+    return work

@@ -1,0 +1,121 @@
+"""The command line. Heavy imports stay inside the commands, so that help answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional
+
+from ppga.errors import InputError, at_least_one, choose
+
+console = Console()
+BENCHMARKS = ("physics",)
+
+
+def tasks() -> None:
+    """List the tasks with their sizes."""
+    from ppga.tasks import TASKS, make_task
+
+    table = Table(box=SIMPLE, caption="measures: each foot's share of time on the floor")
+    for heading in ("task", "sees", "acts", "archive", "QD offset", "step", "measures"):
+        table.add_column(heading, justify="left" if heading in ("task", "measures") else "right")
+    for name in TASKS:
+        task = make_task(name)
+        table.add_row(
+            name,
+            str(task.observation_size),
+            str(task.action_size),
+            "x".join(map(str, task.archive_shape)),
+            f"{task.qd_offset:g}",
+            f"{1000 * task.control_dt:g} ms",
+            ", ".join(task.measure_names),
+        )
+    console.print(table)
+
+
+def demo(episodes: int = 16, seed: int = 0) -> None:
+    """See a random and a scripted policy on a robot.
+
+    Example: ppga demo --episodes 32
+
+    Args:
+        episodes: episodes each policy plays.
+        seed: seed of starts and of the random policy.
+    """
+    from ppga.demo import run
+
+    run(at_least_one("--episodes", episodes), seed, console)
+
+
+def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | None = None) -> None:
+    """Show what this machine has, check the physics engines against each other, and time them.
+
+    The first thing to run on a new machine, and what to paste when asking for help.
+
+    Args:
+        task: the robot to check and time with.
+        environments: how many run at once when timing.
+        threads: threads of the mujoco engine; all visible cores by default.
+    """
+    from ppga.doctor import run
+
+    healthy = run(task, at_least_one("--environments", environments), threads, console)
+    sys.exit(0 if healthy else 1)
+
+
+def bench(
+    what: Positional[str],
+    task: str = "all",
+    environments: int = 1024,
+    steps: int = 50,
+    rounds: int = 5,
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+) -> None:
+    """Measure speed on this machine, as ratios within one run.
+
+    Example: ppga bench physics --task ant --json ant.json
+
+    Args:
+        what: physics (control steps/s of the engines beside the bare library).
+        task: a task, or all.
+        environments: how many run at once.
+        steps: control steps in one timed call.
+        rounds: how often each thing is timed; medians are reported.
+        json: also write the results to this file.
+    """
+    choose("benchmark", what, BENCHMARKS)
+    for option, value in (("--environments", environments), ("--steps", steps), ("--rounds", rounds)):
+        at_least_one(option, value)
+    if json is not None and not json.parent.is_dir():
+        raise InputError(f"there is no folder {json.parent} to write {json.name} to.")
+    from ppga.bench.harness import table, write_json
+    from ppga.bench.physics import bench_physics
+    from ppga.tasks import TASKS
+
+    names = list(TASKS) if task == "all" else [choose("task", task, [*TASKS, "all"])]
+    results = []
+    for name in names:
+        with console.status(f"measuring {name}"):
+            results += bench_physics(name, environments, steps, rounds)
+    console.print(table(results))
+    if json is not None:
+        write_json(results, json)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one plain message and exit code 2."""
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            {"demo": demo, "tasks": tasks, "doctor": doctor, "bench": bench},
+            prog="ppga",
+            description="Quality-diversity reinforcement learning: archives of good, different policies.",
+        )
+    except InputError as error:
+        print(f"ppga: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

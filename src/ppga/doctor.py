@@ -1,0 +1,137 @@
+"""`ppga doctor`: what this machine has, whether the engines agree, and how fast they are."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ppga import machine
+from ppga.bench.harness import rates
+from ppga.bench.physics import through_jax
+from ppga.errors import choose
+from ppga.physics import Array, MujocoPhysics
+from ppga.tasks import TASKS, Task, make_task
+
+PARITY_STEPS = 5
+# MJX computes in float32: after five control steps of contact the joints agree to about this much
+MJX_TOLERANCE = 1e-2
+
+
+def run(name: str, environments: int, threads: int | None, console: Console) -> bool:
+    """Print the report; return whether every check held."""
+    choose("task", name, TASKS)
+    task = make_task(name, threads=threads)
+    facts = machine.describe()
+    console.print(_facts_table(facts))
+    checks = Table(title=f"checks ({name})")
+    for heading in ("check", "result"):
+        checks.add_column(heading)
+    speeds = Table(title=f"speed ({name}, {environments} environments, policy in the loop)")
+    for heading in ("engine", "device", "control steps/s", "memory"):
+        speeds.add_column(heading, justify="left" if heading in ("engine", "device") else "right")
+
+    with console.status("checking the mujoco engine"):
+        exact = matches_plain_loop(task)
+        checks.add_row("mujoco engine against a plain mj_step loop", "identical" if exact else "DIFFERS")
+        speed = rates({"mujoco": through_jax(task, environments, 50)}, rounds=3)["mujoco"]
+        # controls come back to the host, wherever the policy runs
+        speeds.add_row("mujoco", f"cpu, {_threads(task)} threads", f"{speed:,.0f}", _process_memory())
+
+    agrees = True
+    if facts["extras"]["mjx"]:
+        for device in jax.local_devices():
+            where = f"{device.platform}:{device.id}"
+            with (
+                console.status(f"checking mjx on {where} (compiling takes a while)"),
+                jax.default_device(device),
+            ):
+                other = make_task(name, physics="mjx")
+                error = largest_difference(task, other)
+                agrees &= error <= MJX_TOLERANCE
+                verdict = "agree" if error <= MJX_TOLERANCE else "DIFFER"
+                checks.add_row(
+                    f"mjx on {where} against mujoco, {PARITY_STEPS} control steps",
+                    f"{verdict}: {error:.1e} (at most {MJX_TOLERANCE:g})",
+                )
+                speed = rates({"mjx": through_jax(other, environments, 5)}, rounds=3)["mjx"]
+                speeds.add_row("mjx", where, f"{speed:,.0f}", _device_memory(device))
+    else:
+        checks.add_row("mjx against mujoco", "skipped: pip install 'ppga[mjx]'")
+    console.print(checks)
+    console.print(speeds)
+    return exact and agrees
+
+
+def matches_plain_loop(task: Task, steps: int = 20) -> bool:
+    """Whether the mujoco engine gives the very bits of one MjData stepped by hand."""
+    physics = task.physics
+    assert isinstance(physics, MujocoPhysics)
+    state = task.reset(jax.random.key(0), 3)
+    actions = jax.random.uniform(jax.random.key(1), (steps, 3, task.action_size), minval=-1.0)
+    data = mujoco.MjData(task.model)
+    data.qpos, data.qvel = np.asarray(state.bodies.qpos[1]), np.asarray(state.bodies.qvel[1])
+    mujoco.mj_forward(task.model, data)
+    step = jax.jit(task.step)
+    for action in actions:
+        state = replace(step(state, action), terminated=jnp.zeros(3, bool))
+        data.ctrl = np.asarray(task.controls(action)[1])
+        for _ in range(task.substeps):
+            mujoco.mj_step(task.model, data)
+    return bool((physics.unpack(state.bodies.state)[1] == physics.unpack(physics.pack([data]))[0]).all())
+
+
+def largest_difference(one: Task, other: Task, steps: int = PARITY_STEPS) -> float:
+    """Largest difference of any joint position or velocity after a few control steps; relative above 1."""
+    n = 4
+    actions = jax.random.uniform(jax.random.key(1), (steps, n, one.action_size), minval=-1.0)
+
+    def final(task: Task) -> Array:
+        state = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
+        step = jax.jit(task.step)
+        for action in actions:
+            state = step(state, action)
+        return jnp.concatenate([state.bodies.qpos, state.bodies.qvel], axis=1)
+
+    a, b = np.asarray(final(one)), np.asarray(final(other))
+    return float(np.max(np.abs(a - b) / np.maximum(1.0, np.abs(a))))
+
+
+def _facts_table(facts: dict[str, Any]) -> Table:
+    table = Table(title="this machine", show_header=False)
+    extras = [
+        f"{extra}: {'installed' if there else f'''not installed (pip install 'ppga[{extra}]')'''}"
+        for extra, there in facts["extras"].items()
+    ]
+    versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    for label, value in (
+        ("processor", f"{facts['cpu']}, {facts['cores']} cores visible"),
+        ("memory", f"{facts['memory_gib']} GiB"),
+        ("system", f"{facts['system']}, Python {facts['python']}"),
+        ("JAX devices", ", ".join(facts["devices"])),
+        ("versions", versions),
+        ("extras", ", ".join(extras)),
+    ):
+        table.add_row(label, value)
+    return table
+
+
+def _threads(task: Task) -> int:
+    assert isinstance(task.physics, MujocoPhysics)
+    return task.physics.threads
+
+
+def _process_memory() -> str:
+    peak = machine.peak_memory_gib()
+    return "unknown" if peak is None else f"{peak} GiB (process, peak)"
+
+
+def _device_memory(device: Any) -> str:
+    stats = device.memory_stats() or {}
+    if "peak_bytes_in_use" not in stats:
+        return _process_memory()
+    return f"{stats['peak_bytes_in_use'] / 2**30:.2f} GiB (device, peak)"

@@ -1,0 +1,39 @@
+"""What a user's mistake looks like: one plain message, never a traceback from the command line."""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class InputError(ValueError):
+    """Something given from outside cannot be used; the message says what was given and what is possible."""
+
+
+def choose(kind: str, value: str, options: Iterable[str]) -> str:
+    """Return `value` if it is one of `options`, else say which ones there are and which is nearest."""
+    options = list(options)
+    if value in options:
+        return value
+    nearest = difflib.get_close_matches(str(value).lower(), options, n=1, cutoff=0.4)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    raise InputError(f"unknown {kind} {value!r}.{hint} Possible: {', '.join(options)}.")
+
+
+def at_least_one(what: str, value: object) -> int:
+    """Return `value` if it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{what} must be a whole number of at least 1, got {value!r}.")
+    return value
+
+
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Import an optional package, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
+            raise
+        raise InputError(
+            f"{module} is not installed; it comes with the extra {extra!r}: pip install 'ppga[{extra}]'"
+        ) from None

@@ -1,0 +1,73 @@
+"""What this machine has: named in every benchmark, and shown by `ppga doctor`."""
+
+import importlib.util
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+from ppga.version import __version__
+
+PACKAGES = ("jax", "jaxlib", "mujoco", "gymnasium", "numpy")
+EXTRAS = {"mjx": "mujoco.mjx"}
+"""Optional extra -> the package it brings."""
+
+
+def describe() -> dict[str, Any]:
+    """CPU, cores, memory, devices and versions, ready for JSON."""
+    import jax
+
+    from ppga.physics import visible_cores
+
+    return {
+        "cpu": _cpu_model(),
+        "cores": visible_cores(),
+        "memory_gib": _memory_gib(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "versions": {"ppga": __version__, **{name: version_of(name) for name in PACKAGES}},
+        "extras": {extra: installed(module) for extra, module in EXTRAS.items()},
+    }
+
+
+def version_of(package: str) -> str:
+    """Installed version, or a plain word that there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def installed(module: str) -> bool:
+    """Whether a module can be found, without importing it (its parent package is)."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def peak_memory_gib() -> float | None:
+    """The most memory this process has held so far; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(kilobytes / 2**20 / (1024 if platform.system() == "Darwin" else 1), 2)

@@ -1,0 +1,180 @@
+"""The five locomotion robots, with observation, reward, termination and start of Gymnasium's v5 tasks.
+
+Gymnasium's contact forces are left out throughout (`include_cfrc_ext_in_observation=False`,
+`contact_cost_weight=0`). Numbers without a comment are Gymnasium's defaults.
+"""
+
+from importlib.resources import files
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import mujoco
+
+from ppga.physics import Array, Bodies
+from ppga.tasks.base import Task
+
+_ASSETS = files("gymnasium") / "envs" / "mujoco" / "assets"
+
+
+class Runner(Task):
+    """A robot that is paid for moving along x, for staying healthy, and pays for its controls."""
+
+    model_file: ClassVar[str]
+    noise: ClassVar[float]
+    gaussian_velocities: ClassVar[bool] = False
+    hidden_positions: ClassVar[int] = 1  # x (and y) are not observed: a gait does not depend on the place
+    forward_weight: ClassVar[float] = 1.0
+    control_weight: ClassVar[float]
+    healthy_bonus: ClassVar[float] = 0.0
+
+    def spec(self) -> mujoco.MjSpec:
+        """Gymnasium's own model file, from the installed package."""
+        return mujoco.MjSpec.from_file(str(_ASSETS / self.model_file))
+
+    def initial(self, key: Array) -> tuple[Array, Array]:
+        """The model's default pose, with noise on every position and velocity."""
+        position_key, velocity_key = jax.random.split(key)
+        qpos0 = jnp.asarray(self.model.qpos0, jnp.float32)
+        qpos = qpos0 + jax.random.uniform(position_key, qpos0.shape, minval=-self.noise, maxval=self.noise)
+        shape = (self.model.nv,)
+        if self.gaussian_velocities:
+            return qpos, self.noise * jax.random.normal(velocity_key, shape)
+        return qpos, jax.random.uniform(velocity_key, shape, minval=-self.noise, maxval=self.noise)
+
+    def observe(self, body: Bodies) -> Array:
+        """Positions without the place, then velocities."""
+        return jnp.concatenate([body.qpos[self.hidden_positions :], body.qvel])
+
+    def progress(self, body: Bodies) -> Array:
+        """Metres () moved along x in the last control step."""
+        return body.change["qpos"][0]
+
+    def healthy(self, body: Bodies) -> Array:  # noqa: ARG002
+        """Whether () the robot is still on its feet."""
+        return jnp.ones((), jnp.bool_)
+
+    def reward(self, body: Bodies, ctrl: Array) -> Array:
+        """Speed along x, plus the bonus while healthy, minus squared controls."""
+        forward = self.forward_weight * self.progress(body) / self.control_dt
+        bonus = self.healthy_bonus * self.healthy(body)
+        return forward + bonus - self.control_weight * jnp.square(ctrl).sum()
+
+    def terminated(self, body: Bodies) -> Array:
+        """The episode ends with the robot's health."""
+        return ~self.healthy(body)
+
+
+class HalfCheetah(Runner):
+    """A cheetah in the plane that cannot fall for good: run."""
+
+    name = "halfcheetah"
+    model_file = "half_cheetah.xml"
+    substeps = 5
+    noise = 0.1
+    gaussian_velocities = True
+    control_weight = 0.1
+    feet: ClassVar = {"back foot": ("bfoot",), "front foot": ("ffoot",)}
+    worst_idle_reward = -0.6  # six motors at full torque: 0.1 * 6
+
+
+class Walker2d(Runner):
+    """A two-legged walker in the plane."""
+
+    name = "walker2d"
+    model_file = "walker2d_v5.xml"
+    substeps = 4
+    noise = 5e-3
+    control_weight = 1e-3
+    healthy_bonus = 1.0
+    feet: ClassVar = {"right foot": ("foot_geom",), "left foot": ("foot_left_geom",)}
+    worst_idle_reward = 0.0  # being healthy pays more (1) than six motors can cost (0.006)
+
+    def observe(self, body: Bodies) -> Array:
+        """As for the others, with velocities clipped to 10."""
+        return jnp.concatenate([body.qpos[self.hidden_positions :], jnp.clip(body.qvel, -10.0, 10.0)])
+
+    def healthy(self, body: Bodies) -> Array:
+        """Torso high enough and upright."""
+        height, angle = body.qpos[1], body.qpos[2]
+        return (0.8 < height) & (height < 2.0) & (-1.0 < angle) & (angle < 1.0)
+
+
+class Hopper(Walker2d):
+    """A one-legged hopper in the plane."""
+
+    name = "hopper"
+    model_file = "hopper.xml"
+    feet: ClassVar = {"foot": ("foot_geom",)}
+    worst_idle_reward = 0.0  # being healthy pays more (1) than three motors can cost (0.003)
+
+    def healthy(self, body: Bodies) -> Array:
+        """Torso high enough and upright, and nothing wildly out of range."""
+        state = jnp.concatenate([body.qpos, body.qvel])[2:]
+        sane = ((-100.0 < state) & (state < 100.0)).all()
+        return sane & (0.7 < body.qpos[1]) & (-0.2 < body.qpos[2]) & (body.qpos[2] < 0.2)
+
+
+class Ant(Runner):
+    """A four-legged ant in three dimensions."""
+
+    name = "ant"
+    model_file = "ant.xml"
+    substeps = 5
+    noise = 0.1
+    gaussian_velocities = True
+    hidden_positions = 2
+    control_weight = 0.5
+    healthy_bonus = 1.0
+    changes = ("xpos",)
+    feet: ClassVar = {  # named by where they are as the ant walks along x; the model's names are others
+        "front left": ("left_ankle_geom",),
+        "back left": ("right_ankle_geom",),
+        "back right": ("third_ankle_geom",),
+        "front right": ("fourth_ankle_geom",),
+    }
+    worst_idle_reward = -3.0  # being healthy pays 1, eight motors at full torque cost 0.5 * 8
+
+    def progress(self, body: Bodies) -> Array:
+        """The torso's way along x, as its kinematics before the last substep have it (so does Gymnasium)."""
+        return body.change["xpos"][1, 0]
+
+    def healthy(self, body: Bodies) -> Array:
+        """Torso neither on the floor nor thrown into the air."""
+        return (0.2 <= body.qpos[2]) & (body.qpos[2] <= 1.0)
+
+
+class Humanoid(Runner):
+    """A humanoid in three dimensions."""
+
+    name = "humanoid"
+    model_file = "humanoid.xml"
+    substeps = 5
+    noise = 1e-2
+    hidden_positions = 2
+    forward_weight = 1.25
+    control_weight = 0.1
+    healthy_bonus = 5.0
+    derived = ("cinert", "cvel", "qfrc_actuator")
+    changes = ("subtree_com",)
+    feet: ClassVar = {"right foot": ("right_foot",), "left foot": ("left_foot",)}
+    worst_idle_reward = 0.0  # being healthy pays more (5) than seventeen motors at 0.4 can cost (0.27)
+
+    def observe(self, body: Bodies) -> Array:
+        """Positions, velocities, and each body's inertia and velocity about the centre; motor forces."""
+        return jnp.concatenate(
+            [
+                super().observe(body),
+                body.derived["cinert"][1:].ravel(),  # without the world body
+                body.derived["cvel"][1:].ravel(),
+                body.derived["qfrc_actuator"][6:],  # without the free joint
+            ]
+        )
+
+    def progress(self, body: Bodies) -> Array:
+        """The centre of mass's way along x."""
+        return body.change["subtree_com"][0, 0]
+
+    def healthy(self, body: Bodies) -> Array:
+        """Torso at walking height."""
+        return (1.0 < body.qpos[2]) & (body.qpos[2] < 2.0)

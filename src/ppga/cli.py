@@ -98,10 +98,11 @@ def bench(
 
     names = list(TASKS) if task == "all" else [choose("task", task, [*TASKS, "all"])]
     results = []
-    for name in names:
-        with console.status(f"measuring {name}"):
-            results += bench_physics(name, environments, steps, rounds)
-    console.print(table(results))
+    for number, name in enumerate(names, start=1):
+        with console.status(f"measuring {name} ({number} of {len(names)})"):
+            new = bench_physics(name, environments, steps, rounds)
+        console.print(table(new, title=f"{name}, {environments} environments: medians of {rounds} rounds"))
+        results += new
     if json is not None:
         write_json(results, json)
 

@@ -53,9 +53,9 @@ def rates(candidates: Mapping[str, Callable[[], int]], rounds: int) -> dict[str,
     return {name: statistics.median(values) for name, values in timed.items()}
 
 
-def table(results: Sequence[Result]) -> Table:
+def table(results: Sequence[Result], title: str) -> Table:
     """The results as people read them."""
-    shown = Table(title="medians, measured in turn")
+    shown = Table(title=title)
     for column, justify in (
         ("", "left"),
         ("value", "right"),

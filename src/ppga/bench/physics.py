@@ -29,7 +29,7 @@ def bench_physics(name: str, environments: int, steps: int, rounds: int) -> list
         f"{RUNNING} alone": partly_finished(task, RUNNING, RUNNING, 4 * steps),
         "finished": partly_finished(task, ALL, RUNNING, 4 * steps),
     }
-    few = max(1, steps // 10)  # the others are slower on a CPU
+    few = max(1, steps // 25)  # the others are slower on a CPU
     if installed("mujoco.mjx"):
         candidates["mjx"] = through_jax(make_task(name, physics="mjx"), environments, few)
     if installed("brax"):

@@ -3,6 +3,11 @@
 Every body costs the same whether it is active or not: on an accelerator all rows run in step.
 """
 
+import contextlib
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +18,10 @@ from ppga.errors import InputError, choose, import_extra
 from ppga.physics.base import HUGE, Array, Bodies, Physics, select
 
 IMPLEMENTATIONS = ("jax", "warp")
+# Above some amount of work (bodies * nv^3) the batched Cholesky of jaxlib on CPUs spreads over XLA threads
+# and waits for them on one of those threads; two at once, as in MJX, can wait for each other for ever. On
+# two cores 7e5 hung within seconds, 4e5 never did.
+_CPU_FACTORISATION = 200_000
 _CARRIED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 
 
@@ -32,7 +41,8 @@ class MjxPhysics(Physics):
     ) -> None:
         super().__init__(model, substeps, derived, changes)
         self.impl = choose("MJX implementation", impl, IMPLEMENTATIONS)
-        self._mjx: Any = import_extra("mujoco.mjx", "mjx")
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has no warp, which few have
+            self._mjx: Any = import_extra("mujoco.mjx", "mjx")
         try:
             self._model = self._mjx.put_model(model, impl=impl)
             self._template = self._mjx.make_data(model, impl=impl)
@@ -40,6 +50,13 @@ class MjxPhysics(Physics):
             raise InputError(
                 f"MJX cannot run this model ({error}). Use physics='mujoco', or integrator='fast'."
             ) from None
+
+        if impl == "jax":
+            from ppga.physics.mjx_contacts import turned_along_capsules
+
+            self._as_in_mujoco: Callable[[], AbstractContextManager[None]] = turned_along_capsules
+        else:
+            self._as_in_mujoco = contextlib.nullcontext
 
     def _read(self, data: Any, name: str) -> Array:
         # a few fields live with the implementation only
@@ -60,17 +77,39 @@ class MjxPhysics(Physics):
             diverged=jnp.zeros((), jnp.bool_),
         )
 
+    def _map(self, function: Callable[..., Bodies], *rows: Any) -> Bodies:
+        """`function` of every row (n, ...); on a CPU in chunks that stay below `_CPU_FACTORISATION`."""
+        n = len(jax.tree.leaves(rows)[0])
+        most = max(1, _CPU_FACTORISATION // self.model.nv**3)
+        chunk = next(size for size in range(min(n, most), 0, -1) if n % size == 0)
+
+        def at_once(*rows: Any) -> Bodies:
+            bodies: Bodies = jax.vmap(function)(*rows)
+            return bodies
+
+        def in_chunks(*rows: Any) -> Bodies:
+            cut = jax.tree.map(lambda row: row.reshape(n // chunk, chunk, *row.shape[1:]), rows)
+            chunks = jax.lax.map(lambda chunk: at_once(*chunk), cut)
+            bodies: Bodies = jax.tree.map(lambda rows: rows.reshape(n, *rows.shape[2:]), chunks)
+            return bodies
+
+        if n <= most:
+            return at_once(*rows)
+        bodies: Bodies = jax.lax.platform_dependent(*rows, cpu=in_chunks, default=at_once)
+        return bodies
+
     def reset(self, qpos: Array, qvel: Array, active: Array) -> Bodies:
         """See `Physics.reset`."""
 
         def place(qpos: Array, qvel: Array) -> Bodies:
             data = self._template.replace(qpos=qpos, qvel=qvel)
-            return self._one(self._mjx.forward(self._model, data))
+            placed = self._one(self._mjx.forward(self._model, data))
+            return replace(placed, qpos=qpos)  # MJX normalises quaternions here, MuJoCo leaves them as given
 
-        bodies: Bodies = jax.vmap(place)(qpos, qvel)
-        return _with(
-            bodies, change=jax.tree.map(jnp.zeros_like, bodies.change), diverged=_bad(bodies) & active
-        )
+        with self._as_in_mujoco():
+            bodies = self._map(place, qpos, qvel)
+        nothing = jax.tree.map(jnp.zeros_like, bodies.change)
+        return replace(bodies, change=nothing, diverged=_bad(bodies) & active)
 
     def step(self, bodies: Bodies, ctrl: Array, active: Array) -> Bodies:
         """See `Physics.step`."""
@@ -82,11 +121,12 @@ class MjxPhysics(Physics):
             )
             return self._one(data)
 
-        after: Bodies = jax.vmap(advance)(bodies.state, ctrl)
+        with self._as_in_mujoco():
+            after = self._map(advance, bodies.state, ctrl)
         diverged = active & _bad(after)
         change = jax.tree.map(jnp.subtract, after.change, bodies.state["tracked"])
-        after = _with(after, change=change, diverged=diverged)
-        stay = _with(bodies, change=jax.tree.map(jnp.zeros_like, change), diverged=diverged)
+        after = replace(after, change=change, diverged=diverged)
+        stay = replace(bodies, change=jax.tree.map(jnp.zeros_like, change), diverged=diverged)
         return select(active & ~diverged, after, stay)
 
 
@@ -94,7 +134,3 @@ def _bad(bodies: Bodies) -> Array:
     """Which bodies (n,) have left the realm of numbers; acceleration is watched through the warm start."""
     watched = (bodies.qpos, bodies.qvel, bodies.state["qacc_warmstart"])
     return ~jnp.stack([(jnp.abs(values) < HUGE).all(axis=1) for values in watched]).all(axis=0)
-
-
-def _with(bodies: Bodies, *, change: dict[str, Array], diverged: Array) -> Bodies:
-    return Bodies(bodies.state, bodies.qpos, bodies.qvel, bodies.sensordata, bodies.derived, change, diverged)

@@ -28,8 +28,8 @@ def prepare_model(
 
     Returns:
         The model; the sensor of a geom is named `contact_sensor(geom)` and counts its contacts with the
-        floor. A contact counts as soon as MuJoCo includes it: when the distance is below the pair's margin,
-        not only when the geoms overlap.
+        floor. A contact counts as soon as MuJoCo lists it: when the distance is below the sum of the two
+        geoms' margins, not only when they overlap.
     """
     if choose("integrator", integrator, INTEGRATORS) == "fast":
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_EULER

@@ -5,18 +5,19 @@ The state that JAX carries from step to step is MuJoCo's own float64 state, as o
 """
 
 import contextlib
+import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 
-from ppga.physics.base import HUGE, Array, Bodies, Physics, select
+from ppga.physics.base import HUGE, Array, Bodies, Physics
+from ppga.physics.host import HostArray, call_host
 
 _STATE = mujoco.mjtState
 # What changes from step to step. Applied forces, mocap poses and the like keep the model's defaults.
@@ -28,16 +29,8 @@ _CARRIED = (
     | _STATE.mjSTATE_HISTORY
     | _STATE.mjSTATE_WARMSTART
 )
-_BAD_STATE = [
-    int(warning)
-    for warning in (
-        mujoco.mjtWarning.mjWARN_BADQPOS,
-        mujoco.mjtWarning.mjWARN_BADQVEL,
-        mujoco.mjtWarning.mjWARN_BADQACC,
-        mujoco.mjtWarning.mjWARN_BADCTRL,
-    )
-]
-HostArray = np.ndarray[Any, np.dtype[Any]]
+# bad positions, velocities, accelerations, controls: MuJoCo's last four warnings
+_BAD_STATE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 
 
 def visible_cores() -> int:
@@ -63,6 +56,9 @@ class MujocoPhysics(Physics):
 
     Only active bodies are stepped, so a finished episode costs nothing. Results do not depend on the number
     of threads, on the batch size, or on which other bodies are stepped.
+
+    The engine's state of n bodies is two arrays: `rows` (n, words) uint32, the float64 MuJoCo state and the
+    fields whose change is wanted; and `fields` (n, columns) float32, all that tasks read.
     """
 
     def __init__(
@@ -75,140 +71,163 @@ class MujocoPhysics(Physics):
     ) -> None:
         super().__init__(model, substeps, derived, changes)
         self.threads = threads or visible_cores()
-        self._lock = threading.Lock()  # XLA may run two callbacks at once, a Batch must not
+        self._lock = threading.Lock()  # XLA may run two calls at once, a Batch must not
         self._batches: dict[int, Batch] = {}
-        probe = self._batch(1)
-        prefix = mujoco.mj_stateSize(model, int(_CARRIED))
-        # the carried components come first in MuJoCo's state, except a plugin's: then carry everything
-        self._width = prefix if model.npluginstate == 0 else int(probe.nstate)
-        self._change_shapes = {name: getattr(probe, name).shape[1:] for name in changes}
-        self._tracked = [int(np.prod(shape)) for shape in self._change_shapes.values()]
         self._fields = ("qpos", "qvel", "sensordata", *derived)
-        self._field_shapes = {name: getattr(probe, name).shape[1:] for name in self._fields}
+        probe = self._batch(1)
+        # the carried components come first in MuJoCo's state, except a plugin's: then carry everything
+        carried = mujoco.mj_stateSize(model, int(_CARRIED))
+        self._carried = carried if model.npluginstate == 0 else int(probe.nstate)
+        self._shapes = {name: getattr(probe, name).shape[1:] for name in (*self._fields, *changes)}
+        # columns of the rows (as float64) that hold the tracked fields, then of the float32 fields
+        self._tracked, self._row_width = self._columns(changes, self._carried)
+        self._field_columns, width = self._columns(self._fields, 0)
+        self._change_columns, self._field_width = self._columns(changes, width)
+
+    def _columns(self, names: tuple[str, ...], start: int) -> tuple[dict[str, slice], int]:
+        """Where each named field lies in a matrix whose first free column is `start`, and its new width."""
+        columns = {}
+        for name in names:
+            end = start + math.prod(self._shapes[name])
+            columns[name] = slice(start, end)
+            start = end
+        return columns, start
 
     def _batch(self, n: int) -> Batch:
         if n not in self._batches:
-            self._batches[n] = Batch(self.model, n, min(self.threads, n))
+            batch = Batch(self.model, n, min(self.threads, n))
+            for name in (*self._fields, *self.changes):
+                batch.bind(name)  # before the first call: a field bound after it stays zero until the next
+            self._batches[n] = batch
         return self._batches[n]
-
-    def _result_shapes(self, n: int) -> tuple[Any, ...]:
-        """Shapes of what the host hands back: rows, fields, changes, diverged."""
-
-        def shaped(dtype: Any, *shape: int) -> Any:
-            return jax.ShapeDtypeStruct((n, *shape), dtype)  # type: ignore[no-untyped-call]
-
-        return (
-            shaped(jnp.uint32, 2 * (self._width + sum(self._tracked))),
-            {name: shaped(jnp.float32, *shape) for name, shape in self._field_shapes.items()},
-            {name: shaped(jnp.float32, *shape) for name, shape in self._change_shapes.items()},
-            shaped(jnp.bool_),
-        )
-
-    def _bodies(self, result: tuple[Any, ...]) -> Bodies:
-        rows, fields, change, diverged = result
-        derived = {name: fields[name] for name in self.derived}
-        return Bodies(rows, fields["qpos"], fields["qvel"], fields["sensordata"], derived, change, diverged)
-
-    def _collect(self, batch: Batch, rows: HostArray, ids: HostArray, diverged: HostArray) -> tuple[Any, ...]:
-        """Write the batch's states `ids` into rows, and copy out what tasks read."""
-        n = len(rows)
-        tracked = [getattr(batch, name)[ids].reshape(len(ids), -1) for name in self.changes]
-        change = {name: np.zeros((n, *shape), np.float32) for name, shape in self._change_shapes.items()}
-        start = self._width
-        for name, after in zip(self.changes, tracked, strict=True):
-            before = rows[ids, start : start + after.shape[1]]
-            change[name][ids] = (after - before).reshape(-1, *self._change_shapes[name])
-            start += after.shape[1]
-        rows[ids] = np.concatenate([batch.state[ids, : self._width], *tracked], axis=1)
-        fields = {name: np.zeros((n, *shape), np.float32) for name, shape in self._field_shapes.items()}
-        for name in self._fields:
-            fields[name][ids] = getattr(batch, name)[ids]
-        return rows.view(np.uint32), fields, change, diverged
-
-    def _host_reset(self, qpos: Any, qvel: Any, active: Any) -> tuple[Any, ...]:
-        n = len(np.asarray(active))
-        ids = np.flatnonzero(np.asarray(active))
-        rows = np.zeros((n, self._width + sum(self._tracked)))
-        diverged = np.zeros(n, np.bool_)
-        with self._lock, silent():
-            batch = self._batch(n)
-            if ids.size:
-                batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
-                batch.qpos[ids] = np.asarray(qpos)[ids]
-                batch.qvel[ids] = np.asarray(qvel)[ids]
-                self._run(batch, ids, diverged, batch.forward)
-            rows, fields, change, diverged = self._collect(batch, rows, ids, diverged)
-        change = {name: np.zeros_like(value) for name, value in change.items()}  # nothing came before
-        return rows, fields, change, diverged
-
-    def _host_step(self, rows: Any, ctrl: Any, active: Any) -> tuple[Any, ...]:
-        rows = np.array(rows).view(np.float64)
-        n = len(rows)
-        ids = np.flatnonzero(np.asarray(active))
-        diverged = np.zeros(n, np.bool_)
-        with self._lock, silent():
-            batch = self._batch(n)
-            if ids.size:
-                batch.state[ids, : self._width] = rows[ids, : self._width]
-                batch.ctrl[ids] = np.asarray(ctrl)[ids]
-                self._run(batch, ids, diverged, lambda some: batch.step(some, nstep=self.substeps))
-            return self._collect(batch, rows, ids[~diverged[ids]], diverged)
-
-    def _run(self, batch: Batch, ids: HostArray, diverged: HostArray, run: Any) -> None:
-        """Run the simulations and mark those that went bad; MuJoCo resets them itself, silently."""
-        batch.warning[ids] = 0
-        with contextlib.suppress(SimulationError):  # the simulations it names are marked by their status
-            run(ids)
-        bad = batch.warning[ids][:, _BAD_STATE, 1].any(axis=1) | (batch.status[ids] != 0)
-        for values in (batch.qpos[ids], batch.qvel[ids]):
-            bad |= ~(np.abs(values) < HUGE).all(axis=1)
-        diverged[ids] = bad
 
     def reset(self, qpos: Array, qvel: Array, active: Array) -> Bodies:
         """See `Physics.reset`."""
-        shapes = self._result_shapes(len(qpos))
-        return self._bodies(
-            jax.pure_callback(self._host_reset, shapes, qpos, qvel, active, vmap_method="sequential")
-        )
+        return self._bodies(call_host(self._host_reset, self._outputs(len(qpos)), qpos, qvel, active))
 
     def step(self, bodies: Bodies, ctrl: Array, active: Array) -> Bodies:
         """See `Physics.step`."""
-        shapes = self._result_shapes(len(ctrl))
-        after = self._bodies(
-            jax.pure_callback(self._host_step, shapes, bodies.state, ctrl, active, vmap_method="sequential")
+        rows, fields = bodies.state["rows"], bodies.state["fields"]
+        return self._bodies(call_host(self._host_step, self._outputs(len(ctrl)), rows, fields, ctrl, active))
+
+    def _outputs(self, n: int) -> list[tuple[tuple[int, ...], Any]]:
+        """Shapes and dtypes of what the host hands back: rows, fields, diverged."""
+        return [
+            ((n, 2 * self._row_width), np.uint32),
+            ((n, self._field_width), np.float32),
+            ((n,), np.bool_),
+        ]
+
+    def _bodies(self, outputs: list[Array]) -> Bodies:
+        rows, fields, diverged = outputs
+
+        def read(columns: dict[str, slice]) -> dict[str, Array]:
+            return {
+                name: fields[:, where].reshape(len(fields), *self._shapes[name])
+                for name, where in columns.items()
+            }
+
+        named = read(self._field_columns)
+        return Bodies(
+            state={"rows": rows, "fields": fields},
+            qpos=named.pop("qpos"),
+            qvel=named.pop("qvel"),
+            sensordata=named.pop("sensordata"),
+            derived=named,
+            change=read(self._change_columns),
+            diverged=diverged,
         )
-        moved = active & ~after.diverged
-        kept = Bodies(
-            after.state,  # the host left the rows of those that did not move as they were
-            bodies.qpos,
-            bodies.qvel,
-            bodies.sensordata,
-            bodies.derived,
-            after.change,  # zero where nothing moved
-            after.diverged,
-        )
-        return select(moved, after, kept)
+
+    # On the host. `which` picks simulations: an array of their numbers, or a slice for all of them.
+
+    def _host_reset(self, out: list[HostArray], qpos: HostArray, qvel: HostArray, active: HostArray) -> None:
+        out_rows, out_fields, diverged = out
+        rows = out_rows.view(np.float64)
+        for array in out:
+            array[...] = 0
+        if not active.any():
+            return
+        which = _which(active)
+        with self._lock, silent():
+            batch = self._batch(len(active))
+            batch.reset(_ids(which), stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+            batch.qpos[which] = qpos[which]
+            batch.qvel[which] = qvel[which]
+            diverged[which] = self._run(batch, which, batch.forward)
+            self._copy_out(batch, which, rows, rows, out_fields)
+        for columns in self._change_columns.values():
+            out_fields[:, columns] = 0  # nothing came before
+
+    def _host_step(
+        self, out: list[HostArray], rows: HostArray, fields: HostArray, ctrl: HostArray, active: HostArray
+    ) -> None:
+        out_rows, out_fields, diverged = out
+        diverged[...] = False
+        before, after = rows.view(np.float64), out_rows.view(np.float64)
+        with self._lock, silent():
+            which = _which(active)
+            if active.any():
+                batch = self._batch(len(active))
+                batch.state[which, : self._carried] = before[which, : self._carried]
+                batch.ctrl[which] = ctrl[which]
+                diverged[which] = self._run(batch, which, lambda ids: batch.step(ids, nstep=self.substeps))
+            moved = active & ~diverged
+            if not moved.all():  # the others stay as they are
+                out_rows[...] = rows
+                out_fields[...] = fields
+                for columns in self._change_columns.values():
+                    out_fields[:, columns] = 0
+            if moved.any():
+                self._copy_out(batch, _which(moved), before, after, out_fields)
+
+    def _run(self, batch: Batch, which: Any, run: Callable[[Any], None]) -> HostArray:
+        """Run the simulations and say which went bad; MuJoCo resets those itself, silently."""
+        batch.warning[which] = 0
+        with contextlib.suppress(SimulationError):  # the simulations it names are marked by their status
+            run(_ids(which))
+        moving = slice(1, 1 + self.model.nq + self.model.nv)  # after the time: positions and velocities
+        sane = np.abs(batch.state[which, moving]).max(axis=1, initial=0.0) < HUGE  # false for NaN as well
+        bad: HostArray = batch.warning[which, _BAD_STATE, 1].any(axis=1) | (batch.status[which] != 0) | ~sane
+        return bad
+
+    def _copy_out(
+        self, batch: Batch, which: Any, before: HostArray, after: HostArray, fields: HostArray
+    ) -> None:
+        """Write the simulations `which` into rows (float64) and fields, with what changed since `before`."""
+        after[which, : self._carried] = batch.state[which, : self._carried]
+        for name, columns in self._field_columns.items():
+            fields[which, columns] = _flat(getattr(batch, name)[which])
+        for name, columns in self._tracked.items():
+            now = _flat(getattr(batch, name)[which])
+            fields[which, self._change_columns[name]] = now - before[which, columns]
+            after[which, columns] = now
 
     # For tests, tools and viewers: the exact state as MuJoCo knows it.
 
     def pack(self, data: list[mujoco.MjData]) -> Array:
-        """The engine's state for simulations that stand as these MjData do, `mj_forward` done: (n, words)."""
-        rows = [
-            np.concatenate(
-                [_get_state(self.model, one)[: self._width]]
-                + [np.ravel(getattr(one, name)) for name in self.changes]
-            )
-            for one in data
-        ]
-        return jnp.asarray(np.stack(rows).view(np.uint32))
+        """`rows` of bodies that stand as these MjData do after `mj_forward` or `mj_step`."""
+        spec = int(_STATE.mjSTATE_INTEGRATION)
+        rows = np.zeros((len(data), self._row_width))
+        whole = np.zeros(mujoco.mj_stateSize(self.model, spec))
+        for row, one in zip(rows, data, strict=True):
+            mujoco.mj_getState(self.model, one, whole, spec)
+            row[: self._carried] = whole[: self._carried]
+            for name, columns in self._tracked.items():
+                row[columns] = np.ravel(getattr(one, name))
+        return jnp.asarray(rows.view(np.uint32))
 
-    def unpack(self, state: Array) -> HostArray:
-        """MuJoCo's float64 state of each body: (n, size of the carried state)."""
-        return np.array(state).view(np.float64)[:, : self._width]
+    def unpack(self, rows: Array) -> HostArray:
+        """What rows hold: MuJoCo's float64 state of each body, then the tracked fields, (n, width)."""
+        return np.array(rows).view(np.float64)
 
 
-def _get_state(model: mujoco.MjModel, data: mujoco.MjData) -> HostArray:
-    spec = int(_STATE.mjSTATE_INTEGRATION)
-    out = np.zeros(mujoco.mj_stateSize(model, spec))
-    mujoco.mj_getState(model, data, out, spec)
-    return out
+def _which(mask: HostArray) -> Any:
+    return slice(None) if mask.all() else np.flatnonzero(mask)
+
+
+def _ids(which: Any) -> Any:
+    return None if isinstance(which, slice) else which
+
+
+def _flat(values: HostArray) -> HostArray:
+    return values.reshape(len(values), -1)

@@ -1,0 +1,85 @@
+"""MJX against MuJoCo: the same model, within what float32 leaves."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ppga.physics import Array
+from ppga.policies import apply_mlp, init_mlp
+from ppga.tasks import Task, TaskState
+
+from conftest import shared_task
+
+N = 12
+EXACT_STEPS, STEPS = 5, 40
+# After five control steps, relative where values are above 1: MJX computes in float32, contacts included.
+TOLERANCE = 1e-3
+
+
+@cache
+def jitted_step(task: Task) -> Callable[[TaskState, Array], TaskState]:
+    return jax.jit(task.step)
+
+
+def play(task: Task) -> tuple[TaskState, TaskState, Array]:
+    """States after EXACT_STEPS and after STEPS under one policy with noise, and the mean proxies (N, k)."""
+    layers = init_mlp(jax.random.key(1), (task.observation_size, 32, task.action_size))
+    noise = 0.5 * jax.random.normal(jax.random.key(2), (STEPS, N, task.action_size))
+
+    act = jax.jit(lambda observation, noise: apply_mlp(layers, 0.1 * observation) + noise)
+    step = jitted_step(task)
+    state = early = jax.jit(lambda key: task.reset(key, N))(jax.random.key(0))
+    touched = jnp.zeros_like(state.proxies)
+    for t in range(STEPS):
+        state = step(state, act(state.observation, noise[t]))
+        state = replace(state, terminated=state.diverged)  # go on after a fall
+        touched += state.proxies
+        if t + 1 == EXACT_STEPS:
+            early = state
+    return early, state, touched / STEPS
+
+
+def test_mjx_moves_as_mujoco_does(name: str) -> None:
+    mjx, mujoco = shared_task(name, physics="mjx"), shared_task(name)
+    (early, late, touched), (early_there, late_there, touched_there) = play(mjx), play(mujoco)
+    for ours, theirs in (
+        (early.observation, early_there.observation),
+        (early.reward, early_there.reward),
+    ):
+        error = np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs))
+        assert error.max() <= TOLERANCE
+    np.testing.assert_array_equal(early.proxies, early_there.proxies)
+    assert late.steps.tolist() == late_there.steps.tolist() == [STEPS] * N
+    assert not late.diverged.any()
+    # later the trajectories part, as those of any two chaotic systems, but behave alike
+    spread = np.sqrt((np.var(touched, axis=0) + np.var(touched_there, axis=0)) / N)
+    difference = np.abs(np.mean(touched, axis=0) - np.mean(touched_there, axis=0))
+    assert (difference <= 3 * spread + 0.01).all(), f"{difference} for a standard error of {spread}"
+
+    if name != "hopper":
+        return
+    # the rest of the interface, on the smallest model
+    step = jitted_step(mjx)
+    start = jax.jit(lambda key: mjx.reset(key, N))(jax.random.key(0))
+    some = replace(start, terminated=jnp.arange(N) >= 4)
+    action = jnp.full((N, mjx.action_size), 0.3)
+    healthy = step(some, action)
+    np.testing.assert_array_equal(healthy.observation[4:], start.observation[4:])
+    assert (healthy.observation[:4] != start.observation[:4]).any(axis=1).all()
+    sick = step(some, action.at[1, 0].set(jnp.nan))
+    assert sick.diverged.tolist() == [i == 1 for i in range(N)]
+    assert sick.terminated[1]
+    np.testing.assert_array_equal(sick.observation[1], start.observation[1])
+    others = np.arange(N) != 1
+    np.testing.assert_array_equal(sick.observation[others], healthy.observation[others])
+
+
+@pytest.mark.parametrize("name", ["halfcheetah", "walker2d", "hopper", "ant"])
+def test_gymnasiums_integrator_where_mjx_has_it(name: str) -> None:
+    task = shared_task(name, physics="mjx", integrator="gymnasium")
+    assert task.observation_size == shared_task(name).observation_size

@@ -67,7 +67,7 @@ def test_mjx_moves_as_mujoco_does(name: str) -> None:
     step = jitted_step(mjx)
     start = jax.jit(lambda key: mjx.reset(key, N))(jax.random.key(0))
     some = replace(start, terminated=jnp.arange(N) >= 4)
-    action = jnp.full((N, mjx.action_size), 0.3)
+    action = jnp.full((N, mjx.action_size), 0.3, jnp.float32)
     healthy = step(some, action)
     np.testing.assert_array_equal(healthy.observation[4:], start.observation[4:])
     assert (healthy.observation[:4] != start.observation[:4]).any(axis=1).all()

@@ -11,7 +11,7 @@ from mujoco.batch import Batch
 
 from ppga.bench.harness import Result, rates
 from ppga.machine import installed
-from ppga.physics import visible_cores
+from ppga.physics import Array, Bodies, visible_cores
 from ppga.policies import apply_mlp, init_mlp
 from ppga.tasks import Task, TaskState, make_task
 
@@ -95,16 +95,16 @@ def through_jax(task: Task, n: int, steps: int) -> Callable[[], int]:
 
 
 def partly_finished(task: Task, n: int, running: int, steps: int) -> Callable[[], int]:
-    """Only the first `running` of n environments have not finished."""
+    """The engine alone, where only the first `running` of n bodies have not finished."""
+    active = jnp.arange(n) < running
+    actions = jax.random.uniform(jax.random.key(2), (steps, 1, task.action_size), minval=-1.0)
 
-    def step(state: TaskState, key: Any) -> tuple[TaskState, None]:
-        action = jax.random.uniform(key, (n, task.action_size), minval=-1.0)
-        return replace(task.step(state, action), terminated=jnp.arange(n) >= running), None
+    def step(bodies: Bodies, action: Array) -> tuple[Bodies, None]:
+        ctrl = jnp.broadcast_to(task.controls(action), (n, task.action_size))
+        return task.physics.step(bodies, ctrl, active), None
 
-    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
-    start = replace(start, terminated=jnp.arange(n) >= running)
-    keys = jax.random.split(jax.random.key(2), steps)
-    scan = jax.jit(lambda start: jax.lax.scan(step, start, keys)[0].observation)
+    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0)).bodies
+    scan = jax.jit(lambda start: jax.lax.scan(step, start, actions)[0].qpos)
 
     def work() -> int:
         scan(start).block_until_ready()

@@ -121,9 +121,12 @@ class MjxPhysics(Physics):
             )
             return self._one(data)
 
+        sane = (jnp.abs(ctrl) < HUGE).all(axis=1)
+        # as MuJoCo does; a NaN would also keep the solver busy until its last iteration, for everyone
+        ctrl = jnp.where(sane[:, None], ctrl, 0.0)
         with self._as_in_mujoco():
             after = self._map(advance, bodies.state, ctrl)
-        diverged = active & _bad(after)
+        diverged = active & (_bad(after) | ~sane)
         change = jax.tree.map(jnp.subtract, after.change, bodies.state["tracked"])
         after = replace(after, change=change, diverged=diverged)
         stay = replace(bodies, change=jax.tree.map(jnp.zeros_like, change), diverged=diverged)

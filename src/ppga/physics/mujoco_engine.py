@@ -180,14 +180,17 @@ class MujocoPhysics(Physics):
             if moved.any():
                 self._copy_out(batch, _which(moved), before, after, out_fields)
 
-    def _run(self, batch: Batch, which: Any, run: Callable[[Any], None]) -> HostArray:
-        """Run the simulations and say which went bad; MuJoCo resets those itself, silently."""
-        batch.warning[which] = 0
+    def _run(self, batch: Batch, which: Any, run: Callable[[Any], None]) -> HostArray | bool:
+        """Run the simulations and say which went bad, if any; MuJoCo resets those itself, silently."""
         with contextlib.suppress(SimulationError):  # the simulations it names are marked by their status
             run(_ids(which))
-        moving = slice(1, 1 + self.model.nq + self.model.nv)  # after the time: positions and velocities
-        sane = np.abs(batch.state[which, moving]).max(axis=1, initial=0.0) < HUGE  # false for NaN as well
-        bad: HostArray = batch.warning[which, _BAD_STATE, 1].any(axis=1) | (batch.status[which] != 0) | ~sane
+        moving = np.abs(batch.state[which, 1 : 1 + self.model.nq + self.model.nv])  # after the time
+        warnings = batch.warning[which, _BAD_STATE, 1]
+        if moving.max(initial=0.0) < HUGE and not warnings.any() and not batch.status[which].any():
+            return False
+        insane = ~(moving < HUGE).all(axis=1)  # NaN is not below anything
+        bad: HostArray = insane | warnings.any(axis=1) | (batch.status[which] != 0)
+        batch.warning[...] = 0  # they add up: what is counted next time belongs to that time
         return bad
 
     def _copy_out(

@@ -222,6 +222,7 @@ class Task:
         )
         still = replace(
             state,
+            bodies=bodies,  # the engine has left these where they were
             reward=jnp.zeros_like(state.reward),
             proxies=jnp.zeros_like(state.proxies),
             terminated=state.terminated | bodies.diverged,

@@ -1,5 +1,6 @@
 """How fast the engines step, called as training calls them, beside the bare library."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from mujoco.batch import Batch
 from ppga.bench.harness import Result, rates
 from ppga.machine import installed
 from ppga.physics import Array, Bodies, visible_cores
+from ppga.physics.mujoco_engine import silent
 from ppga.policies import apply_mlp, init_mlp
 from ppga.tasks import Task, TaskState, make_task
 
@@ -117,7 +119,9 @@ def brax(name: str, backend: str, n: int, steps: int) -> Callable[[], int]:
     """Brax' robot of the same name, under random actions."""
     from brax import envs
 
-    env = envs.create(name, backend=backend, batch_size=n, auto_reset=False, episode_length=steps + 1)
+    with silent(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is no longer maintained
+        env = envs.create(name, backend=backend, batch_size=n, auto_reset=False, episode_length=steps + 1)
 
     def step(state: Any, key: Any) -> tuple[Any, None]:
         return env.step(state, jax.random.uniform(key, (n, env.action_size), minval=-1.0)), None

@@ -1,0 +1,170 @@
+"""Exponential natural evolution strategy (xNES), behind pyribs' interface.
+
+Glasmachers, Schaul, Sun, Wierstra, Schmidhuber: "Exponential natural evolution strategies", GECCO 2010. The
+search distribution is N(mean, A A^T) with A = scale * shape and det(shape) = 1. Each generation follows the
+natural gradient of the expected rank-based utility, in coordinates where the distribution is standard normal.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+from ribs.emitters.opt import EvolutionStrategyBase
+
+from ppga.errors import InputError, at_least_one
+
+FloatArray = np.ndarray[Any, np.dtype[np.float64]]
+
+LARGEST_SCALE, LARGEST_CONDITION = 1e8, 1e14
+"""Beyond these a distribution is past use, and `check_stop` says so."""
+
+
+class XNES(EvolutionStrategyBase):
+    """xNES as an evolution strategy for pyribs' emitters (`es=XNES`).
+
+    All ranked samples shape the update, the worst ones by pushing away; `num_parents` is not used. The draws
+    of a generation depend on the seed and on how many came before, so the state is plain arrays and numbers.
+
+    Args:
+        sigma0: initial scale.
+        solution_dim: size d of the search space.
+        batch_size: samples a generation (lambda); 4 + 3 ln(d) by default.
+        seed: of the draws.
+        dtype: of the solutions handed out; the arithmetic is float64.
+        lower_bounds: must be infinite: clipped or rejected samples would bias the natural gradient.
+        upper_bounds: likewise.
+
+    Attributes:
+        mean: (d,) centre of the distribution.
+        scale: overall step size, sigma.
+        shape: (d, d) factor of determinant 1, so that the covariance is (scale * shape) (scale * shape)^T.
+        generation: draws so far, over all restarts.
+    """
+
+    def __init__(
+        self,
+        sigma0: float,
+        solution_dim: int,
+        batch_size: int | None = None,
+        seed: int | np.random.SeedSequence | None = None,
+        dtype: DTypeLike = np.float64,
+        lower_bounds: float | FloatArray = -np.inf,
+        upper_bounds: float | FloatArray = np.inf,
+    ) -> None:
+        if not (np.isfinite(sigma0) and sigma0 > 0):
+            raise InputError(f"sigma0 must be a positive number, got {sigma0!r}.")
+        if np.isfinite(lower_bounds).any() or np.isfinite(upper_bounds).any():
+            raise InputError("xNES searches without bounds; got finite lower or upper bounds.")
+        self.solution_dim = at_least_one("solution_dim", int(solution_dim))
+        default = 4 + int(3 * np.log(self.solution_dim))
+        self.batch_size = at_least_one("batch_size", default if batch_size is None else int(batch_size))
+        self.sigma0 = float(sigma0)
+        self.dtype = np.dtype(dtype)
+        if seed is None or isinstance(seed, np.random.SeedSequence):  # pyribs' emitters hand on the latter
+            seed = int((seed or np.random.SeedSequence()).generate_state(1, np.uint64)[0])
+        self.seed = int(seed)
+        self.generation = 0
+        self._samples: FloatArray = np.zeros((0, self.solution_dim))
+        self.reset(np.zeros(self.solution_dim))
+
+    @property
+    def learning_rate(self) -> float:
+        """The one rate for scale and shape; the mean's is 1."""
+        d = self.solution_dim
+        return float(0.6 * (3 + np.log(d)) / (d * np.sqrt(d)))
+
+    @property
+    def covariance(self) -> FloatArray:
+        """(d, d) covariance of the distribution."""
+        factor = self.scale * self.shape
+        return np.asarray(factor @ factor.T)
+
+    def reset(self, x0: Any) -> None:
+        """Start again from N(x0, sigma0^2 I); the draws go on where they were."""
+        mean = np.array(x0, np.float64)
+        if mean.shape != (self.solution_dim,):
+            raise InputError(f"the mean must have shape {(self.solution_dim,)}, got {mean.shape}.")
+        self.mean: FloatArray = mean
+        self.scale = self.sigma0
+        self.shape: FloatArray = np.eye(self.solution_dim)
+
+    def ask(self, batch_size: Any = None) -> Any:
+        """Draw (batch_size, d) solutions."""
+        n = self.batch_size if batch_size is None else at_least_one("batch_size", int(batch_size))
+        draws = np.random.default_rng([self.seed, self.generation])
+        self._samples = draws.standard_normal((n, self.solution_dim))
+        self.generation += 1
+        return (self.mean + self.scale * self._samples @ self.shape.T).astype(self.dtype)
+
+    def tell(self, ranking_indices: Any, ranking_values: Any, num_parents: Any = None) -> None:  # noqa: ARG002
+        """Adapt to the ranking of the last draws.
+
+        Args:
+            ranking_indices: which of the last draws are ranked, best first. Draws that are left out (those
+                that could not be judged) do not count.
+            ranking_values: not used; ranks are all that matters.
+            num_parents: not used.
+        """
+        ranked = np.asarray(ranking_indices, np.intp)
+        if ranked.ndim != 1 or len(np.unique(ranked)) != len(ranked):
+            raise InputError(f"ranking_indices must name different draws in a row, got {ranking_indices!r}.")
+        if len(ranked) and not (0 <= ranked.min() and ranked.max() < len(self._samples)):
+            raise InputError(
+                f"ranking_indices must lie in [0, {len(self._samples)}), got {ranking_indices!r}."
+            )
+        if len(ranked) < 2:
+            return  # nothing to compare
+        z = self._samples[ranked]
+        u = utilities(len(ranked))
+        d = self.solution_dim
+        gradient_mean = u @ z
+        gradient_factor = (z * u[:, None]).T @ z - u.sum() * np.eye(d)
+        gradient_scale = np.trace(gradient_factor) / d
+        gradient_shape = gradient_factor - gradient_scale * np.eye(d)
+        half_rate = self.learning_rate / 2
+        self.mean = self.mean + self.scale * self.shape @ gradient_mean
+        self.scale = float(self.scale * np.exp(half_rate * gradient_scale))
+        self.shape = self.shape @ _exp_symmetric(half_rate * gradient_shape)
+
+    def check_stop(self, ranking_values: Any) -> bool:  # noqa: ARG002
+        """Whether the distribution has become useless: not finite, exploded, vanished or degenerate."""
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.scale) and np.isfinite(self.shape).all()):
+            return True
+        stretch = np.linalg.svd(self.shape, compute_uv=False)
+        largest, smallest = self.scale * stretch[0], self.scale * stretch[-1]
+        vanished = smallest <= np.finfo(np.float64).eps * max(1.0, float(np.abs(self.mean).max()))
+        return bool(
+            largest > LARGEST_SCALE * self.sigma0 or vanished or largest > LARGEST_CONDITION * smallest
+        )
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on, as plain arrays and numbers."""
+        return {
+            "mean": self.mean.copy(),
+            "scale": self.scale,
+            "shape": self.shape.copy(),
+            "seed": self.seed,
+            "generation": self.generation,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a `state()`."""
+        self.reset(state["mean"])
+        shape = np.array(state["shape"], np.float64)
+        if shape.shape != self.shape.shape:
+            raise InputError(f"the shape factor must have shape {self.shape.shape}, got {shape.shape}.")
+        self.shape = shape
+        self.scale = float(state["scale"])
+        self.seed, self.generation = int(state["seed"]), int(state["generation"])
+
+
+def utilities(n: int) -> FloatArray:
+    """Weights (n,) of the ranks, best first: logarithmic for the better half, equal for the rest; sum 0."""
+    raw = np.maximum(0.0, np.log(n / 2 + 1) - np.log(np.arange(1, n + 1)))
+    return np.asarray(raw / raw.sum() - 1 / n)
+
+
+def _exp_symmetric(matrix: FloatArray) -> FloatArray:
+    """Matrix exponential of a symmetric matrix (d, d), through its eigenvalues."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.exp(values)) @ vectors.T)

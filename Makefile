@@ -8,6 +8,9 @@ RUN_READY := $(VENV)/run-installed
 DEV_READY := $(VENV)/dev-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# a half-made .venv is not taken for a whole one
+.DELETE_ON_ERROR:
+
 .PHONY: help demo test lint format bench clean
 
 help:
@@ -49,4 +52,4 @@ bench: $(DEV_READY)
 	$(BIN)/ppga bench physics
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache MUJOCO_LOG.TXT

@@ -1,6 +1,5 @@
 """Tasks are made once for the whole run; tests share what XLA has compiled where they can."""
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from ppga.tasks import Task, make_task
 
 NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid")
-MakeTask = Callable[..., Task]
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 import pytest
 
 import ppga
@@ -27,6 +28,7 @@ from conftest import shared_task
         ({"physics": "mjx", "impl": "wrap"}, "unknown MJX implementation 'wrap'. Did you mean 'warp'?"),
         ({"episode_length": 0}, "episode_length must be a whole number of at least 1, got 0"),
         ({"episode_length": 2.5}, "episode_length must be a whole number of at least 1, got 2.5"),
+        ({"physics": "mjx", "impl": "warp"}, "pip install 'mujoco-mjx[warp]'"),
         ({"threads": -1}, "threads must be a whole number of at least 1, got -1"),
     ],
 )
@@ -75,12 +77,44 @@ def test_a_model_mujoco_cannot_compile() -> None:
         one_motor('<motor joint="nowhere" ctrlrange="-1 1"/>')()
 
 
+@pytest.mark.parametrize(
+    ("function", "result", "message"),
+    [
+        (
+            "initial",
+            (jnp.zeros(3), jnp.zeros(6)),
+            r"initial\(\) must return positions \(6,\) and velocities \(6,\), got",
+        ),
+        ("reward", jnp.zeros(1), r"reward\(\) must return shape \(\) for one body, got \(1,\)"),
+        ("terminated", jnp.zeros((2,), bool), r"terminated\(\) must return shape \(\)"),
+        ("proxies", jnp.zeros(3), r"proxies\(\) must return shape \(1,\) for one body, got \(3,\)"),
+    ],
+)
+def test_a_task_function_of_the_wrong_shape(function: str, result: object, message: str) -> None:
+    wrong = type("Wrong", (Hopper,), {function: lambda *_: result})
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("xposs", "unknown MjData field 'xposs'. Did you mean 'xpos'"),
+        ("cfrc_ext", "does not compute .* 'cfrc_ext'"),
+    ],
+)
+def test_a_field_that_is_not_there_or_not_computed(field: str, message: str) -> None:
+    wrong = type("Wrong", (Hopper,), {"derived": (field,)})
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (3, 3), (3,), (2, 3, 1)])
 def test_an_action_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
     task = shared_task("hopper")
     state = task.reset(jax.random.key(0), 2)
     with pytest.raises(ValueError, match=r"hopper takes actions of shape \(2, 3\), got \("):
-        task.step(state, jnp.zeros(shape))
+        task.step(state, np.zeros(shape).tolist())
 
 
 @pytest.mark.parametrize("n", [0, -3])

@@ -63,7 +63,10 @@ def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:
         (["bench", "physics", "--task", "humanoyd"], "Did you mean 'humanoid'?"),
         (["bench", "fysics"], "Did you mean 'physics'?"),
         (["bench", "physics", "--rounds", "0"], "--rounds must be a whole number of at least 1, got 0"),
-        (["bench", "physics", "--json", "nowhere/x.json"], "there is no folder nowhere"),
+        (["bench", "physics", "--json", "nowhere/x.json"], "cannot write to nowhere/x.json: No such file"),
+        (["bench", "physics", "--json", "."], "cannot write to .: Is a directory"),
+        (["bench", "physics", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
+        (["demo", "--seed", "-1"], "--seed must lie in [0, 2^32), got -1"),
         (["demo", "--episodes", "-1"], "--episodes must be a whole number of at least 1, got -1"),
         (["demo", "--episodes", "many"], "many"),
         (["doctor", "--task", "cheetah"], "Did you mean 'halfcheetah'?"),
@@ -75,6 +78,15 @@ def test_a_mistake_is_one_message_and_exit_code_2(arguments: list[str], words: s
     result = run(*arguments)
     assert result.returncode == 2
     assert words in result.stderr + result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_a_device_that_is_not_there() -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "cuda"}
+    command = [sys.executable, "-c", "from ppga.cli import main; main()", "tasks"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 2
+    assert "ppga: JAX finds no device (JAX_PLATFORMS='cuda')" in result.stderr
     assert "Traceback" not in result.stderr
 
 

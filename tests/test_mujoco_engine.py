@@ -1,5 +1,6 @@
 """The mujoco engine against MuJoCo itself: the same bits, whatever the threads and the batch."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,31 @@ def test_a_body_flagged_once_is_not_flagged_for_ever() -> None:
     ctrl = jnp.zeros((2, task.action_size))
     assert step(bodies, ctrl.at[0].set(jnp.nan), everyone).diverged.tolist() == [True, False]
     assert step(bodies, ctrl, everyone).diverged.tolist() == [False, False]
+
+
+def test_the_way_of_other_devices_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off the CPU, arrays are copied to the host and back; forced here, as there is no such device."""
+    task = shared_task("walker2d")
+    (qpos, qvel), ctrl = starts(task, 4, 0), controls(task, 4, 1, steps=5)
+    in_place = run(engine(task, 1), qpos, qvel, ctrl)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *inputs, default, **_: default(*inputs))
+    copied = run(engine(task, 1), qpos, qvel, ctrl)
+    jax.tree.map(np.testing.assert_array_equal, copied, in_place)
+
+
+def test_two_engines_at_once_leave_mujocos_warnings_as_they_were() -> None:
+    task = shared_task("hopper")
+    before = mujoco.get_mju_user_warning()
+
+    def work(seed: int) -> None:
+        run(engine(task, 1), *starts(task, 2, seed), controls(task, 2, seed, steps=300))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mujoco.get_mju_user_warning() is before
 
 
 def test_an_engine_error_ends_that_body_only() -> None:

@@ -16,6 +16,7 @@ import scipy.stats
 import ppga
 from ppga.physics import MujocoPhysics
 from ppga.tasks import Task, TaskState
+from ppga.tasks.locomotion import Ant
 
 from conftest import shared_task
 
@@ -84,9 +85,29 @@ def test_starts_are_distributed_as_in_gymnasium(name: str) -> None:
     nq = task.model.nq
     for part in (slice(0, nq), slice(nq, None)):
         assert scipy.stats.ks_2samp(ours[:, part].ravel(), np.stack(theirs)[:, part].ravel()).pvalue > 1e-3
-    env.reset(seed=7)
-    observed = standing_as(task, jax.jit(lambda key: task.reset(key, 1))(jax.random.key(0)), env.data)
-    assert observed.observation.shape[1:] == env.observation_space.shape
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_first_observation_is_gymnasiums(name: str) -> None:
+    task = shared_task(name, integrator="gymnasium")
+    env = gymnasium_env(name)
+    observation, _ = env.reset(seed=7)
+    qpos, qvel = (jnp.asarray(values[None], jnp.float32) for values in (env.data.qpos, env.data.qvel))
+    bodies = jax.jit(task.physics.reset)(qpos, qvel, jnp.ones(1, bool))
+    np.testing.assert_allclose(jax.vmap(task.observe)(bodies)[0], observation, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_ant_is_healthy_where_gymnasiums_is() -> None:
+    """Random actions do not end its episodes, so its heights are tried one by one."""
+    task, env = Ant(integrator="gymnasium"), gymnasium_env("ant")
+    env.reset(seed=0)
+    bodies = jax.jit(lambda key: task.reset(key, 1))(jax.random.key(0)).bodies
+    body = jax.tree.map(lambda leaf: leaf[0], bodies)
+    for height in (0.1, 0.19, 0.21, 0.5, 0.99, 1.01):
+        env.set_state(env.data.qpos * [1, 1, 0, *[1] * 12] + [0, 0, height, *[0] * 12], env.data.qvel)
+        ended = task.terminated(replace(body, qpos=jnp.asarray(env.data.qpos, jnp.float32)))
+        assert bool(ended) == (not env.is_healthy) == (not 0.2 <= height <= 1.0)
 
 
 def contacts_before_last_substep(task: Task, data: mujoco.MjData, ctrl: Any) -> list[float]:

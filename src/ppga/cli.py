@@ -1,5 +1,6 @@
 """The command line. Heavy imports stay inside the commands, so that help answers at once."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
+from ppga import machine
 from ppga.errors import InputError, at_least_one, choose
 
 console = Console()
@@ -18,6 +20,7 @@ BENCHMARKS = ("physics",)
 
 def tasks() -> None:
     """List the tasks with their sizes."""
+    machine.check_devices()
     from ppga.tasks import TASKS, make_task
 
     table = Table(box=SIMPLE, caption="measures: each foot's share of time on the floor")
@@ -37,7 +40,7 @@ def tasks() -> None:
     console.print(table)
 
 
-def demo(episodes: int = 16, seed: int = 0) -> None:
+def demo(episodes: int = 16, seed: int = 0, threads: int | None = None) -> None:
     """See a random and a scripted policy on a robot.
 
     Example: ppga demo --episodes 32
@@ -45,10 +48,14 @@ def demo(episodes: int = 16, seed: int = 0) -> None:
     Args:
         episodes: episodes each policy plays.
         seed: seed of starts and of the random policy.
+        threads: threads of the physics; all visible cores by default.
     """
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
+    machine.check_devices()
     from ppga.demo import run
 
-    run(at_least_one("--episodes", episodes), seed, console)
+    run(at_least_one("--episodes", episodes), seed, threads, console)
 
 
 def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | None = None) -> None:
@@ -61,6 +68,7 @@ def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | No
         environments: how many run at once when timing.
         threads: threads of the mujoco engine; all visible cores by default.
     """
+    machine.check_devices()
     from ppga.doctor import run
 
     healthy = run(task, at_least_one("--environments", environments), threads, console)
@@ -73,6 +81,7 @@ def bench(
     environments: int = 1024,
     steps: int = 50,
     rounds: int = 5,
+    threads: int | None = None,
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
     """Measure speed on this machine, as ratios within one run.
@@ -85,13 +94,18 @@ def bench(
         environments: how many run at once.
         steps: control steps in one timed call.
         rounds: how often each thing is timed; medians are reported.
+        threads: threads of MuJoCo, here and in the bare library; all visible cores by default.
         json: also write the results to this file.
     """
     choose("benchmark", what, BENCHMARKS)
     for option, value in (("--environments", environments), ("--steps", steps), ("--rounds", rounds)):
         at_least_one(option, value)
-    if json is not None and not json.parent.is_dir():
-        raise InputError(f"there is no folder {json.parent} to write {json.name} to.")
+    if json is not None:
+        try:
+            json.open("a").close()
+        except OSError as error:
+            raise InputError(f"cannot write to {json}: {error.strerror}.") from None
+    machine.check_devices()
     from ppga.bench.harness import table, write_json
     from ppga.bench.physics import bench_physics
     from ppga.tasks import TASKS
@@ -100,7 +114,7 @@ def bench(
     results = []
     for number, name in enumerate(names, start=1):
         with console.status(f"measuring {name} ({number} of {len(names)})"):
-            new = bench_physics(name, environments, steps, rounds)
+            new = bench_physics(name, environments, steps, rounds, threads)
         console.print(table(new, title=f"{name}, {environments} environments: medians of {rounds} rounds"))
         results += new
     if json is not None:
@@ -109,6 +123,9 @@ def bench(
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one plain message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
     try:
         tyro.extras.subcommand_cli_from_dict(
             {"demo": demo, "tasks": tasks, "doctor": doctor, "bench": bench},

@@ -27,9 +27,9 @@ def random(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG0
     return jax.random.uniform(key, (len(steps), len(PHASE)), minval=-1.0)
 
 
-def run(episodes: int, seed: int, console: Console) -> None:
+def run(episodes: int, seed: int, threads: int | None, console: Console) -> None:
     """Play both policies; print a table and a gait diagram of each."""
-    task = make_task("halfcheetah")
+    task = make_task("halfcheetah", threads=threads)
     policies: dict[str, Act] = {"random": random, "scripted": scripted}
     table = Table(title=f"{task.name}: mean and spread of {episodes} episodes")
     for heading in ("policy", "reward", "length", *(f"{foot} on floor" for foot in task.measure_names)):

@@ -4,6 +4,7 @@ import difflib
 import importlib
 from collections.abc import Iterable
 from types import ModuleType
+from typing import SupportsIndex
 
 
 class InputError(ValueError):
@@ -22,9 +23,10 @@ def choose(kind: str, value: str, options: Iterable[str]) -> str:
 
 def at_least_one(what: str, value: object) -> int:
     """Return `value` if it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    if not whole or int(value) < 1:  # type: ignore[call-overload]
         raise InputError(f"{what} must be a whole number of at least 1, got {value!r}.")
-    return value
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

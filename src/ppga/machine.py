@@ -6,18 +6,17 @@ import platform
 from importlib import metadata
 from typing import Any
 
+from ppga.errors import InputError
 from ppga.version import __version__
 
-PACKAGES = ("jax", "jaxlib", "mujoco", "gymnasium", "numpy")
-EXTRAS = {"mjx": "mujoco.mjx"}
+PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "gymnasium", "numpy", "ribs")
+EXTRAS = {"mjx": "mujoco.mjx", "compare": "brax"}
 """Optional extra -> the package it brings."""
 
 
 def describe() -> dict[str, Any]:
     """CPU, cores, memory, devices and versions, ready for JSON."""
     import jax
-
-    from ppga.physics import visible_cores
 
     return {
         "cpu": _cpu_model(),
@@ -29,6 +28,25 @@ def describe() -> dict[str, Any]:
         "versions": {"ppga": __version__, **{name: version_of(name) for name in PACKAGES}},
         "extras": {extra: installed(module) for extra, module in EXTRAS.items()},
     }
+
+
+def check_devices() -> None:
+    """Find JAX's devices, or say what it was asked for."""
+    import jax
+
+    try:
+        jax.devices()
+    except Exception as error:  # JAX raises several kinds, assertions among them
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        reason = str(error).split("\n")[0]
+        raise InputError(f"JAX finds no device (JAX_PLATFORMS={asked!r}). {reason}") from None
+
+
+def visible_cores() -> int:
+    """CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def version_of(package: str) -> str:

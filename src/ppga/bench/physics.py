@@ -11,8 +11,8 @@ import numpy as np
 from mujoco.batch import Batch
 
 from ppga.bench.harness import Result, rates
-from ppga.machine import installed
-from ppga.physics import Array, Bodies, visible_cores
+from ppga.machine import installed, visible_cores
+from ppga.physics import Array, Bodies
 from ppga.physics.mujoco_engine import silent
 from ppga.policies import apply_mlp, init_mlp
 from ppga.tasks import Task, TaskState, make_task
@@ -22,11 +22,13 @@ RUNNING, ALL = 16, 256
 BRAX_BACKENDS = ("spring", "generalized")
 
 
-def bench_physics(name: str, environments: int, steps: int, rounds: int) -> list[Result]:
+def bench_physics(
+    name: str, environments: int, steps: int, rounds: int, threads: int | None = None
+) -> list[Result]:
     """All figures of one task."""
-    task = make_task(name)
+    task = make_task(name, threads=threads)
     candidates = {
-        "mujoco.batch": bare(task, environments, steps),
+        "mujoco.batch": bare(task, environments, steps, threads),
         "physics": through_jax(task, environments, steps),
         f"{RUNNING} alone": partly_finished(task, RUNNING, RUNNING, 4 * steps),
         "finished": partly_finished(task, ALL, RUNNING, 4 * steps),
@@ -52,9 +54,9 @@ def bench_physics(name: str, environments: int, steps: int, rounds: int) -> list
     return results + [result(what, "physics", f"physics/{name}") for what in others]
 
 
-def bare(task: Task, n: int, steps: int) -> Callable[[], int]:
+def bare(task: Task, n: int, steps: int, threads: int | None = None) -> Callable[[], int]:
     """`mujoco.batch` alone, under random controls."""
-    batch = Batch(task.model, n, visible_cores())
+    batch = Batch(task.model, n, threads or visible_cores())
     start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
     initial = batch.state.copy()
     qpos, qvel, ctrl = batch.bind("qpos"), batch.bind("qvel"), batch.bind("ctrl")

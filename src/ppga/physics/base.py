@@ -30,7 +30,7 @@ class Bodies:
         derived: the other MjData fields the task asked for, (n, ...) each, of that same state.
         change: by how much a field changed over the last control step, (n, ...) each, subtracted before
             rounding to float32: a velocity taken from it is exact however far the body has walked.
-        diverged: (n,) bool, the last step left the realm of numbers; the body was kept where it was before.
+        diverged: (n,) bool, the last step left the realm of numbers; the body stays where it was before.
     """
 
     state: Any

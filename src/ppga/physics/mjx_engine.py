@@ -5,6 +5,7 @@ Every body costs the same whether it is active or not: on an accelerator all row
 
 import contextlib
 import io
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import mujoco
 
 from ppga.errors import InputError, choose, import_extra
+from ppga.machine import installed
 from ppga.physics.base import HUGE, Array, Bodies, Physics, select
 
 IMPLEMENTATIONS = ("jax", "warp")
@@ -43,6 +45,8 @@ class MjxPhysics(Physics):
         self.impl = choose("MJX implementation", impl, IMPLEMENTATIONS)
         with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has no warp, which few have
             self._mjx: Any = import_extra("mujoco.mjx", "mjx")
+        if impl == "warp" and not installed("warp"):
+            raise InputError("impl='warp' needs NVIDIA's warp: pip install 'mujoco-mjx[warp]'")
         try:
             self._model = self._mjx.put_model(model, impl=impl)
             self._template = self._mjx.make_data(model, impl=impl)
@@ -81,16 +85,21 @@ class MjxPhysics(Physics):
         """`function` of every row (n, ...); on a CPU in chunks that stay below `_CPU_FACTORISATION`."""
         n = len(jax.tree.leaves(rows)[0])
         most = max(1, _CPU_FACTORISATION // self.model.nv**3)
-        chunk = next(size for size in range(min(n, most), 0, -1) if n % size == 0)
+        chunks = math.ceil(n / most)
+        chunk = math.ceil(n / chunks)
+        order = (
+            jnp.arange(chunks * chunk).reshape(chunks, chunk) % n
+        )  # a few rows twice, to fill the last chunk
 
         def at_once(*rows: Any) -> Bodies:
             bodies: Bodies = jax.vmap(function)(*rows)
             return bodies
 
         def in_chunks(*rows: Any) -> Bodies:
-            cut = jax.tree.map(lambda row: row.reshape(n // chunk, chunk, *row.shape[1:]), rows)
-            chunks = jax.lax.map(lambda chunk: at_once(*chunk), cut)
-            bodies: Bodies = jax.tree.map(lambda rows: rows.reshape(n, *rows.shape[2:]), chunks)
+            done = jax.lax.map(lambda some: at_once(*jax.tree.map(lambda array: array[some], rows)), order)
+            bodies: Bodies = jax.tree.map(
+                lambda array: array.reshape(chunks * chunk, *array.shape[2:])[:n], done
+            )
             return bodies
 
         if n <= most:

@@ -6,7 +6,6 @@ The state that JAX carries from step to step is MuJoCo's own float64 state, as o
 
 import contextlib
 import math
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import mujoco
 import numpy as np
 from mujoco.batch import Batch, SimulationError
 
+from ppga.machine import visible_cores
 from ppga.physics.base import HUGE, Array, Bodies, Physics
 from ppga.physics.host import HostArray, call_host
 
@@ -29,26 +29,25 @@ _CARRIED = (
     | _STATE.mjSTATE_HISTORY
     | _STATE.mjSTATE_WARMSTART
 )
+_ONE_AT_A_TIME = threading.RLock()
 # bad positions, velocities, accelerations, controls: MuJoCo's last four warnings
 _BAD_STATE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 
 
-def visible_cores() -> int:
-    """CPU cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep MuJoCo from printing and from writing a log file: what it warns of is counted and reported."""
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda _: None)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
+    """Keep MuJoCo from printing and from writing a log file: what it warns of is counted and reported.
+
+    The handler belongs to the process, so one thread at a time may be in here. That also keeps two of XLA's
+    threads out of one Batch.
+    """
+    with _ONE_AT_A_TIME:
+        before = mujoco.get_mju_user_warning()
+        mujoco.set_mju_user_warning(lambda _: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(before)
 
 
 class MujocoPhysics(Physics):
@@ -71,7 +70,6 @@ class MujocoPhysics(Physics):
     ) -> None:
         super().__init__(model, substeps, derived, changes)
         self.threads = threads or visible_cores()
-        self._lock = threading.Lock()  # XLA may run two calls at once, a Batch must not
         self._batches: dict[int, Batch] = {}
         self._fields = ("qpos", "qvel", "sensordata", *derived)
         probe = self._batch(1)
@@ -148,7 +146,7 @@ class MujocoPhysics(Physics):
         if not active.any():
             return
         which = _which(active)
-        with self._lock, silent():
+        with silent():
             batch = self._batch(len(active))
             batch.reset(_ids(which), stage=mujoco.mjtStage.mjSTAGE_NONE.value)
             batch.qpos[which] = qpos[which]
@@ -164,7 +162,7 @@ class MujocoPhysics(Physics):
         out_rows, out_fields, diverged = out
         diverged[...] = False
         before, after = rows.view(np.float64), out_rows.view(np.float64)
-        with self._lock, silent():
+        with silent():
             which = _which(active)
             if active.any():
                 batch = self._batch(len(active))

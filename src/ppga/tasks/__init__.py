@@ -12,7 +12,7 @@ TASKS: dict[str, type[Task]] = {}
 
 
 def register(task: type[Task]) -> type[Task]:
-    """Make a task known to `make_task` and the command line by its name; usable as a class decorator."""
+    """Make a task known to `make_task` by its name; usable as a class decorator."""
     TASKS[task.name] = task
     return task
 

@@ -69,7 +69,7 @@ class Task:
     floor: ClassVar[str] = "floor"
     """Name of the geom that feet touch."""
     derived: ClassVar[tuple[str, ...]] = ()
-    """MjData fields beyond qpos, qvel and sensordata that the task reads, found in `body.derived`."""
+    """MjData fields (of those a step computes) that the task reads in `body.derived`."""
     changes: ClassVar[tuple[str, ...]] = ("qpos",)
     """MjData fields of which `body.change` holds the exact change over the last control step."""
     worst_idle_reward: ClassVar[float] = 0.0
@@ -106,9 +106,33 @@ class Task:
             [int(self.model.sensor(contact_sensor(geom)).adr[0]) for geom in geoms]
             for geoms in self.feet.values()
         ]
-        sample = jax.eval_shape(lambda key: self.reset(key, 1), jax.random.key(0))
-        self.observation_size = int(sample.observation.shape[1])
         self.action_size = int(self.model.nu)
+        self.observation_size = self._check_functions()
+
+    def _check_functions(self) -> int:
+        """Trace the task's functions, so that a wrong shape shows here; return the observations' size."""
+        key = jax.random.key(0)
+        qpos, qvel = jax.eval_shape(self.initial, key)
+        wanted = (self.model.nq,), (self.model.nv,)
+        if (qpos.shape, qvel.shape) != wanted:
+            raise InputError(
+                f"{self.name}: initial() must return positions {wanted[0]} and velocities {wanted[1]}, "
+                f"got {qpos.shape} and {qvel.shape}."
+            )
+        state = jax.eval_shape(lambda key: self.reset(key, 1), key)
+        body = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.bodies)
+        k = len(self.measure_names)
+        for name, shape, result in (
+            ("observe", state.observation.shape[1:2], jax.eval_shape(self.observe, body)),
+            ("reward", (), jax.eval_shape(self.reward, body, jnp.zeros(self.action_size))),
+            ("terminated", (), jax.eval_shape(self.terminated, body)),
+            ("proxies", (k,), jax.eval_shape(self.proxies, body)),
+        ):
+            if result.shape != shape:
+                raise InputError(
+                    f"{self.name}: {name}() must return shape {shape} for one body, got {result.shape}."
+                )
+        return int(state.observation.shape[1])
 
     # What a task says of itself.
 
@@ -137,6 +161,8 @@ class Task:
 
         As every sensor, contact is that of the state before the last substep, on both engines.
         """
+        if not self._foot_sensors:
+            return jnp.zeros(0)
         touching = [(body.sensordata[jnp.asarray(sensors)] > 0).any() for sensors in self._foot_sensors]
         return jnp.stack(touching).astype(jnp.float32)
 
@@ -201,6 +227,7 @@ class Task:
 
         Finished environments stay as they are, with reward and proxies 0, until `restart`.
         """
+        action = jnp.asarray(action)
         expected = (len(state.steps), self.action_size)
         if action.shape != expected:
             raise InputError(f"{self.name} takes actions of shape {expected}, got {action.shape}.")

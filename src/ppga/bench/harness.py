@@ -63,7 +63,7 @@ def table(results: Sequence[Result], title: str) -> Table:
         ("ratio", "right"),
         ("against", "left"),
     ):
-        shown.add_column(column, justify=justify)  # type: ignore[arg-type]
+        shown.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
         shown.add_row(result.name, f"{result.value:,.0f}", result.unit, ratio, result.against or "")

@@ -48,7 +48,7 @@ def bench_physics(
     results = [
         result("mujoco.batch"),
         result("physics", "mujoco.batch"),
-        result("finished", f"{RUNNING} alone", f"{RUNNING} environments alone, not among {ALL}"),
+        result("finished", f"{RUNNING} alone", f"{RUNNING} alone, not of {ALL}"),
     ]
     others = [what for what in measured if what == "mjx" or what.startswith("brax")]
     return results + [result(what, "physics", f"physics/{name}") for what in others]

@@ -19,7 +19,7 @@ def call_host(
     """What `function` writes into outputs of the given shapes and dtypes.
 
     The function must be pure: XLA may call it again, leave it out, or run two calls at once. On CPUs it sees
-    XLA's own buffers and a call costs some 30 microseconds; elsewhere arrays travel to the host and back.
+    XLA's own buffers and a call costs tens of microseconds; elsewhere arrays travel to the host and back.
     """
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in outputs]  # type: ignore[no-untyped-call]
 

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import operator
 from collections.abc import Iterable
 from types import ModuleType
 from typing import SupportsIndex
@@ -23,10 +24,9 @@ def choose(kind: str, value: str, options: Iterable[str]) -> str:
 
 def at_least_one(what: str, value: object) -> int:
     """Return `value` if it is a whole number of at least 1."""
-    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
-    if not whole or int(value) < 1:  # type: ignore[call-overload]
-        raise InputError(f"{what} must be a whole number of at least 1, got {value!r}.")
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and operator.index(value) >= 1:
+        return operator.index(value)
+    raise InputError(f"{what} must be a whole number of at least 1, got {value!r}.")
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

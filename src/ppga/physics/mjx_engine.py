@@ -54,7 +54,6 @@ class MjxPhysics(Physics):
             raise InputError(
                 f"MJX cannot run this model ({error}). Use physics='mujoco', or integrator='fast'."
             ) from None
-
         if impl == "jax":
             from ppga.physics.mjx_contacts import turned_along_capsules
 
@@ -87,9 +86,8 @@ class MjxPhysics(Physics):
         most = max(1, _CPU_FACTORISATION // self.model.nv**3)
         chunks = math.ceil(n / most)
         chunk = math.ceil(n / chunks)
-        order = (
-            jnp.arange(chunks * chunk).reshape(chunks, chunk) % n
-        )  # a few rows twice, to fill the last chunk
+        # which rows go into which chunk; a few go twice, to fill the last one
+        order = jnp.arange(chunks * chunk).reshape(chunks, chunk) % n
 
         def at_once(*rows: Any) -> Bodies:
             bodies: Bodies = jax.vmap(function)(*rows)

@@ -83,3 +83,13 @@ def test_mjx_moves_as_mujoco_does(name: str) -> None:
 def test_gymnasiums_integrator_where_mjx_has_it(name: str) -> None:
     task = shared_task(name, physics="mjx", integrator="gymnasium")
     assert task.observation_size == shared_task(name).observation_size
+
+
+def test_many_bodies_go_in_chunks_and_come_back_in_order() -> None:
+    """1,009 hoppers are more than one chunk on a CPU, and a prime number does not divide evenly."""
+    n = 1009
+    starts = [
+        jax.jit(lambda key, task=task: task.reset(key, n))(jax.random.key(0)).observation
+        for task in (shared_task("hopper", physics="mjx"), shared_task("hopper"))
+    ]
+    np.testing.assert_allclose(*starts, atol=1e-6)

@@ -88,8 +88,11 @@ def test_gymnasiums_integrator_where_mjx_has_it(name: str) -> None:
 def test_many_bodies_go_in_chunks_and_come_back_in_order() -> None:
     """1,009 hoppers are more than one chunk on a CPU, and a prime number does not divide evenly."""
     n = 1009
-    starts = [
-        jax.jit(lambda key, task=task: task.reset(key, n))(jax.random.key(0)).observation
-        for task in (shared_task("hopper", physics="mjx"), shared_task("hopper"))
-    ]
-    np.testing.assert_allclose(*starts, atol=1e-6)
+
+    def start(task: Task) -> Array:
+        observation: Array = jax.jit(lambda key: task.reset(key, n).observation)(jax.random.key(0))
+        return observation
+
+    np.testing.assert_allclose(
+        start(shared_task("hopper", physics="mjx")), start(shared_task("hopper")), atol=1e-6
+    )

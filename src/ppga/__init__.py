@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Any
 from ppga.version import __version__
 
 if TYPE_CHECKING:
+    from ppga.algorithms import NetworkConfig, SearchConfig
+    from ppga.archives import Archive, ArchiveConfig, load_archive
     from ppga.errors import InputError
+    from ppga.learners.vppo import PPOConfig
+    from ppga.runs import (
+        Budget,
+        Iteration,
+        KeepingConfig,
+        Outcome,
+        PPGAConfig,
+        SimulationConfig,
+        preset,
+        resume,
+        train,
+    )
     from ppga.tasks import TASKS, Task, TaskState, make_task
 
 _HOMES = {
@@ -18,9 +32,46 @@ _HOMES = {
     "Task": "ppga.tasks",
     "TaskState": "ppga.tasks",
     "make_task": "ppga.tasks",
+    "Archive": "ppga.archives",
+    "ArchiveConfig": "ppga.archives",
+    "load_archive": "ppga.archives",
+    "NetworkConfig": "ppga.algorithms",
+    "SearchConfig": "ppga.algorithms",
+    "PPOConfig": "ppga.learners.vppo",
+    "Budget": "ppga.runs",
+    "Iteration": "ppga.runs",
+    "KeepingConfig": "ppga.runs",
+    "Outcome": "ppga.runs",
+    "PPGAConfig": "ppga.runs",
+    "SimulationConfig": "ppga.runs",
+    "preset": "ppga.runs",
+    "resume": "ppga.runs",
+    "train": "ppga.runs",
 }
 
-__all__ = ["TASKS", "InputError", "Task", "TaskState", "__version__", "make_task"]
+__all__ = [
+    "TASKS",
+    "Archive",
+    "ArchiveConfig",
+    "Budget",
+    "InputError",
+    "Iteration",
+    "KeepingConfig",
+    "NetworkConfig",
+    "Outcome",
+    "PPGAConfig",
+    "PPOConfig",
+    "SearchConfig",
+    "SimulationConfig",
+    "Task",
+    "TaskState",
+    "__version__",
+    "load_archive",
+    "make_task",
+    "preset",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

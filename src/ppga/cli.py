@@ -1,7 +1,9 @@
 """The command line. Heavy imports stay inside the commands, so that help answers at once."""
 
 import io
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -121,19 +123,35 @@ def bench(
         write_json(results, json)
 
 
+def _train(words: list[str]) -> Callable[..., None]:
+    """The command `train`; a stand-in when another is called, which would not need what it imports."""
+    if words[:1] == ["train"]:
+        from ppga.training import command
+
+        return command(words[1:], console)
+
+    def train() -> None:
+        """Train an archive of many good and different policies."""
+
+    return train
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends in one plain message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
+    words = sys.argv[1:]
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"demo": demo, "tasks": tasks, "doctor": doctor, "bench": bench},
+            {"train": _train(words), "demo": demo, "tasks": tasks, "doctor": doctor, "bench": bench},
             prog="ppga",
             description="Quality-diversity reinforcement learning: archives of good, different policies.",
         )
     except InputError as error:
         print(f"ppga: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(130)

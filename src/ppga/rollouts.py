@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from ppga.errors import at_least_one
 from ppga.physics import Array
+from ppga.policies import Network, Policy
 from ppga.tasks import Task, TaskState
 
 Act = Callable[[Array, Array, Array], Array]
@@ -71,6 +72,36 @@ def evaluate(task: Task, act: Act, key: Array, n: int) -> Scores:
     )
     measures = touched / jnp.maximum(state.steps, 1)[:, None]
     return Scores(objective, measures, state.steps, state.diverged)
+
+
+def judge(
+    task: Task, network: Network, policies: Policy, key: Array, episodes: int, sample: bool = False
+) -> Scores:
+    """Play several episodes with each of n policies, all at once.
+
+    Args:
+        task: what they do.
+        network: their actor.
+        policies: n of them.
+        key: of starts and action noise.
+        episodes: of each policy.
+        sample: act with noise; by the mean action otherwise.
+
+    Returns:
+        Scores with arrays (n, episodes, ...).
+    """
+    n = len(policies.parameters)
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        seen = observation.reshape(n, episodes, -1)
+        action = jax.vmap(lambda policy, seen: policy.mean_action(network, seen))(policies, seen)
+        if sample:
+            action += jnp.exp(policies.log_std)[:, None] * jax.random.normal(key, action.shape)
+        return jnp.asarray(action.reshape(n * episodes, -1))
+
+    scores = evaluate(task, act, key, n * episodes)
+    apart: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), scores)
+    return apart
 
 
 def record(task: Task, act: Act, key: Array, n: int, steps: int) -> Recording:

@@ -198,13 +198,13 @@ class Task:
     # What the rest of the program does with a task.
 
     def reset(self, key: Array, n: int) -> TaskState:
-        """Place n environments at random starts."""
+        """Place n environments at random starts, by one key or by (n,) keys, one for each."""
         at_least_one("the number of environments", n)
         return self._place(key, jnp.ones(n, jnp.bool_))
 
     def _place(self, key: Array, where: Array) -> TaskState:
         n = len(where)
-        qpos, qvel = jax.vmap(self.initial)(jax.random.split(key, n))
+        qpos, qvel = jax.vmap(self.initial)(key if key.ndim else jax.random.split(key, n))
         bodies = self.physics.reset(qpos, qvel, where)
         no = jnp.zeros(n, jnp.bool_)
         return TaskState(
@@ -258,7 +258,12 @@ class Task:
         return select(moved, after, still)
 
     def restart(self, state: TaskState, key: Array) -> TaskState:
-        """Finished environments at new random starts, the others as they are."""
+        """Finished environments at new random starts, the others as they are.
+
+        Args:
+            state: of n environments.
+            key: one for all, or (n,), one for each.
+        """
 
         def fresh(state: TaskState) -> TaskState:
             return select(state.finished, self._place(key, state.finished), state)

@@ -1,0 +1,179 @@
+"""What all algorithms share: counters, phases of an iteration, a state that can be saved, and the
+archives.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppga.algorithms.problem import Effort, Judgement, Problem
+from ppga.archives import Added, ArchivePair
+from ppga.errors import InputError, at_least_one
+from ppga.storage import NumpyArray
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How policies are branched, judged and walked.
+
+    Attributes:
+        branches: policies branched off each search policy in an iteration (lambda).
+        episodes: episodes a policy is judged by.
+        jacobian_updates: PPO updates that estimate the gradients (N1).
+        walk_updates: PPO updates that move the search policy (N2).
+        sigma0: xNES' step size at start and restart.
+        mean: xNES' mean at start and restart: zero, or random (f in [0, 2], measures in [-2, 2]).
+        clip_objective: never walk against the reward: a negative coefficient of f counts as 0.
+        mix: how the walk adds up reward and measures: scaled (each by the spread of its returns) or raw.
+        judge: act by the policy's mean, or sample.
+        emitters: search policies at once.
+    """
+
+    branches: int = 64
+    episodes: int = 2
+    jacobian_updates: int = 5
+    walk_updates: int = 10
+    sigma0: float = 2.0
+    mean: Literal["zero", "random"] = "zero"
+    clip_objective: bool = False
+    mix: Literal["scaled", "raw"] = "scaled"
+    judge: Literal["mean", "sample"] = "mean"
+    emitters: int = 1
+
+    def check(self) -> None:
+        """Raise an InputError for settings that cannot work."""
+        for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
+            at_least_one(name, getattr(self, name))
+        if self.branches < 2:
+            raise InputError(
+                f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
+            )
+        if not (np.isfinite(self.sigma0) and self.sigma0 > 0):
+            raise InputError(f"sigma0 must be a positive number, got {self.sigma0!r}.")
+
+
+class Algorithm:
+    """Base class of all algorithms.
+
+    Everything that must survive a restart is in `state`: arrays only. Randomness comes from the seed and the
+    number of the iteration, so nothing of it needs keeping.
+
+    Args:
+        problem: what to search in.
+        config: how.
+        archives: where what is found goes.
+        seed: of all randomness.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    def __init__(self, problem: Problem, config: SearchConfig, archives: ArchivePair, seed: int) -> None:
+        config.check()
+        self.problem, self.config, self.archives, self.seed = problem, config, archives, seed
+        self.iteration = self.evaluations = self.env_steps = self.restarts = self.nonfinite = 0
+        self.search: Any = None  # the problem's state, from `start` or `load_state`
+        self.times: dict[str, float] = {}
+        self.warnings: list[str] = []
+
+    def start(self) -> None:
+        """Begin a new run."""
+        self.search = self.problem.start(self.key())
+
+    def iterate(self) -> dict[str, Any]:
+        """One iteration; what is worth recording of it."""
+        raise NotImplementedError
+
+    def step(self) -> dict[str, Any]:
+        """One iteration with the record that all algorithms keep."""
+        self.iteration += 1
+        self.times, self.warnings = {}, []
+        restarts = self.restarts
+        record = self.iterate()
+        return {
+            "iteration": self.iteration,
+            "evaluations": self.evaluations,
+            "env_steps": self.env_steps,
+            "qd_offset": self.archives.qd_offset,
+            **self.archives.figures(),
+            "restarts": self.restarts,
+            "restarted": self.restarts - restarts,
+            "nonfinite": self.nonfinite,
+            **record,
+        }
+
+    # For the algorithms.
+
+    def key(self) -> jax.Array:
+        """The randomness of this iteration."""
+        return jax.random.fold_in(jax.random.key(self.seed), self.iteration)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - begin
+
+    def count(self, spent: Effort | Judgement) -> None:
+        """Add what a phase took."""
+        self.env_steps += spent.env_steps
+        if isinstance(spent, Judgement):
+            self.evaluations += spent.episodes
+        else:
+            self.warnings += spent.warnings
+
+    def offer(self, solutions: NumpyArray, judged: Judgement, rows: NumpyArray) -> Added:
+        """Offer judged solutions (m, n, d) to the archives, with what the problem keeps of their emitters.
+
+        Args:
+            solutions: of m emitters.
+            judged: a judgement that holds theirs.
+            rows: (m, n) which rows of it they are.
+        """
+        m, n, d = solutions.shape
+        kept = {name: np.repeat(values, n, axis=0) for name, values in self.problem.kept(self.search).items()}
+        added = self.archives.add(
+            solutions.reshape(m * n, d), judged.objective[rows.ravel()], judged.measures[rows.ravel()], **kept
+        )
+        self.nonfinite += added.nonfinite
+        return added
+
+    # To go on later.
+
+    def counters(self) -> dict[str, int]:
+        """Whole numbers that go on."""
+        names = ("iteration", "evaluations", "env_steps", "restarts", "nonfinite")
+        return {name: getattr(self, name) for name in names}
+
+    def state(self) -> dict[str, NumpyArray]:
+        """All that is needed to go on, as plain arrays."""
+        leaves, _ = jax.tree.flatten(self.search)
+        return {
+            **{f"search/{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)},
+            **{f"archives/{name}": values for name, values in self.archives.state().items()},
+            "counters": np.array(list(self.counters().values()), np.int64),
+        }
+
+    def load_state(self, state: Mapping[str, NumpyArray]) -> None:
+        """Go on from a `state()`."""
+        shapes, structure = jax.tree.flatten(jax.eval_shape(self.problem.start, self.key()))
+        leaves = [state[f"search/{number:03d}"] for number in range(len(shapes))]
+        for leaf, wanted in zip(leaves, shapes, strict=True):
+            if leaf.shape != wanted.shape or leaf.dtype != wanted.dtype:
+                raise InputError(f"a saved array has {leaf.dtype}{leaf.shape}, expected {wanted}.")
+        self.search = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+        prefix = "archives/"
+        self.archives.load_state(
+            {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
+        )
+        for name, value in zip(self.counters(), state["counters"], strict=True):
+            setattr(self, name, int(value))

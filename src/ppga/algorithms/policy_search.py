@@ -1,0 +1,259 @@
+"""Reinforcement-learning tasks as a problem to search in: VPPO gives gradients and walks, episodes judge."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppga.algorithms.base import SearchConfig
+from ppga.algorithms.problem import Effort, Judgement
+from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Worlds
+from ppga.physics import Array
+from ppga.policies import CLIP, Moments, Policy
+from ppga.rollouts import judge
+from ppga.storage import NumpyArray
+from ppga.tasks import Task
+
+WILD_LOSS = 100.0
+"""A value loss (of normalised returns) above this means that a critic has lost its way."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Hidden units of the networks' layers.
+
+    Attributes:
+        actor: of the policies.
+        critic: of the value functions.
+    """
+
+    actor: tuple[int, ...] = (128, 128)
+    critic: tuple[int, ...] = (256, 256)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SearchState:
+    """All that learning carries on.
+
+    Attributes:
+        policies: m search policies.
+        critics: (m, k+2, parameters): of the reward, of each measure, and of the walk.
+        returns: m reward normalisers.
+        worlds: all environments.
+    """
+
+    policies: Policy
+    critics: Array
+    returns: Returns
+    worlds: Worlds
+
+
+class PolicySearch:
+    """A task as a `Problem`.
+
+    Args:
+        task: what the policies do.
+        search: how they are judged and walked.
+        ppo: how they learn.
+        network: what they are.
+        progress: called after every PPO update, for a display.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        search: SearchConfig,
+        ppo: PPOConfig,
+        network: NetworkConfig,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.task, self.search, self.ppo, self.progress = task, search, ppo, progress
+        self.vppo = VPPO(task, network.actor, network.critic, ppo)
+        self.objectives = k1 = self.vppo.objectives
+        self.solution_size = self.vppo.actor.parameters
+        self.measure_names = task.measure_names
+        self.measure_ranges = task.measure_ranges
+        self.archive_shape = task.archive_shape
+        self.qd_offset = task.qd_offset
+        self.fields = {
+            "log_std": (task.action_size,),
+            "observation_mean": (task.observation_size,),
+            "observation_variance": (task.observation_size,),
+            "observation_count": (),
+            "returns_mean": (k1,),
+            "returns_covariance": (k1, k1),
+            "returns_count": (),
+        }
+        self._judge = jax.jit(
+            lambda policies, key: judge(
+                task, self.vppo.actor, policies, key, search.episodes, search.judge == "sample"
+            )
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Task and network, for files."""
+        task = self.task
+        return {
+            "task": {
+                "name": task.name,
+                "physics": task.physics_name,
+                "episode_length": task.episode_length,
+                "integrator": task.integrator,
+                "observation_size": task.observation_size,
+                "action_size": task.action_size,
+                "control_dt": task.control_dt,
+                "control_range": task.model.actuator_ctrlrange.tolist(),
+            },
+            "network": {
+                "sizes": list(self.vppo.actor.sizes),
+                "activation": "tanh",
+                "observation_clip": CLIP,
+                "action_range": [-1.0, 1.0],
+            },
+        }
+
+    def start(self, key: Array) -> SearchState:
+        """New policies, critics and environments; a first rollout fills the normalisers."""
+        m, k1 = self.search.emitters, self.objectives
+        policy_key, critic_key, world_key, rollout_key = jax.random.split(key, 4)
+        policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, m))
+        critics = jax.vmap(self.vppo.init_critic)(jax.random.split(critic_key, m * (k1 + 1)))
+        critics = critics.reshape(m, k1 + 1, -1)
+        returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
+        agents = Agent(policies, critics[:, k1], returns)
+        worlds, seen = self.vppo.collect(
+            agents, self.vppo.init_worlds(world_key), jax.random.split(rollout_key, m)
+        )
+        agents = self.vppo.observe(agents, seen)
+        return SearchState(agents.policy, critics, agents.returns, worlds)
+
+    def solutions(self, state: SearchState) -> NumpyArray:
+        """Parameters (m, d) of the search policies."""
+        return np.asarray(state.policies.parameters)
+
+    def kept(self, state: SearchState) -> dict[str, NumpyArray]:
+        """Action noise and normalisers (m, ...)."""
+        policies, returns = state.policies, state.returns
+        return {
+            "log_std": np.asarray(policies.log_std),
+            "observation_mean": np.asarray(policies.observation.mean),
+            "observation_variance": np.asarray(policies.observation.variance),
+            "observation_count": np.asarray(policies.observation.count),
+            "returns_mean": np.asarray(returns.mean),
+            "returns_covariance": np.asarray(returns.covariance),
+            "returns_count": np.asarray(returns.count),
+        }
+
+    def jacobian(self, state: SearchState, key: Array) -> tuple[SearchState, NumpyArray, Effort]:
+        """How k+1 copies of each search policy change when each learns one objective: (m, k+1, d)."""
+        m, k1 = self.search.emitters, self.objectives
+        if self.ppo.std == "reset":
+            noise = jnp.full_like(state.policies.log_std, np.log(self.ppo.initial_std))
+            state = replace(state, policies=replace(state.policies, log_std=noise))
+
+        def copies(leaf: Array) -> Array:
+            return jnp.repeat(leaf, k1, axis=0)
+
+        policies, returns = jax.tree.map(copies, (state.policies, state.returns))
+        agents = Agent(policies, state.critics[:, :k1].reshape(m * k1, -1), returns)
+        weights = jnp.tile(jnp.eye(k1), (m, 1))
+        learnt, worlds, report = self.vppo.train(
+            agents, state.worlds, weights, self.search.jacobian_updates, key, False, self.progress
+        )
+        change = np.asarray(learnt.policy.parameters).reshape(m, k1, -1) - self.solutions(state)[:, None]
+        critics = state.critics.at[:, :k1].set(learnt.critic.reshape(m, k1, -1))
+        effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names) * m)
+        return replace(state, critics=critics, worlds=worlds), change, effort
+
+    def walk(self, state: SearchState, weights: NumpyArray, key: Array) -> tuple[SearchState, Effort]:
+        """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
+        k1 = self.objectives
+        scale = np.ones_like(weights)
+        if self.search.mix == "scaled":
+            variance = np.asarray(jnp.diagonal(state.returns.covariance, axis1=1, axis2=2))
+            scale = 1 / np.sqrt(np.maximum(variance, 1e-8))
+        mixed = weights * scale
+        mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
+        agents = Agent(state.policies, state.critics[:, k1], state.returns)
+        learnt, worlds, report = self.vppo.train(
+            agents,
+            state.worlds,
+            jnp.asarray(mixed, jnp.float32),
+            self.search.walk_updates,
+            key,
+            True,
+            self.progress,
+        )
+        state = SearchState(learnt.policy, state.critics.at[:, k1].set(learnt.critic), learnt.returns, worlds)
+        return state, self._effort(report, self.search.walk_updates, ("the walk",) * len(weights))
+
+    def judge(self, state: SearchState, solutions: NumpyArray, key: Array) -> Judgement:
+        """Play episodes with branches (m, n, d), which see and sway as their search policies do."""
+        m, n, d = solutions.shape
+
+        def per_branch(leaf: Array) -> Array:
+            return jnp.repeat(leaf, n, axis=0)
+
+        policies: Policy = jax.tree.map(per_branch, replace(state.policies, parameters=jnp.zeros((m, 0))))
+        policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
+        scores = self._judge(policies, key)  # (m n, episodes)
+        diverged = np.asarray(scores.diverged).any(axis=1)
+        objective = np.asarray(scores.objective).mean(axis=1)
+        self.progress()
+        return Judgement(
+            objective=np.where(diverged, np.nan, objective).astype(np.float32),
+            measures=np.asarray(scores.measures).mean(axis=1),
+            env_steps=int(np.asarray(scores.steps).sum()),
+            episodes=m * n * self.search.episodes,
+        )
+
+    def move(self, state: SearchState, emitter: int, elite: dict[str, NumpyArray]) -> SearchState:
+        """Put a search policy at an elite, with its action noise and normalisers."""
+        one = Policy(
+            jnp.asarray(elite["solution"]),
+            jnp.asarray(elite["log_std"]),
+            Moments(
+                jnp.asarray(elite["observation_mean"]),
+                jnp.asarray(elite["observation_variance"]),
+                jnp.asarray(elite["observation_count"]),
+            ),
+        )
+        returns = Returns(
+            jnp.asarray(elite["returns_mean"]),
+            jnp.asarray(elite["returns_covariance"]),
+            jnp.asarray(elite["returns_count"]),
+        )
+        policies, returns = jax.tree.map(
+            lambda all_of_them, new: all_of_them.at[emitter].set(new),
+            (state.policies, state.returns),
+            (one, returns),
+        )
+        return replace(state, policies=policies, returns=returns)
+
+    def _effort(self, report: Report, updates: int, names: tuple[str, ...]) -> Effort:
+        loss = np.asarray(report.value_loss)
+        return Effort(
+            env_steps=updates * self.ppo.environments * self.ppo.rollout_length,
+            metrics={
+                name: np.asarray(getattr(report, name)).tolist()
+                for name in (
+                    "policy_loss",
+                    "value_loss",
+                    "kl",
+                    "used",
+                    "explained",
+                    "entropy",
+                    "nonfinite",
+                    "rate",
+                )
+            },
+            warnings=tuple(
+                f"the critic of {name} is lost (value loss {value:.3g})"
+                for name, value in zip(names, loss, strict=True)
+                if not value < WILD_LOSS
+            ),
+        )

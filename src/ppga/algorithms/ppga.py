@@ -1,0 +1,152 @@
+"""Proximal Policy Gradient Arborescence: Algorithm 1 of Batra et al., ICLR 2024.
+
+m emitters run side by side, each with a search policy theta, an xNES over gradient coefficients, and lambda
+branches; they share one archive. In the paper m = 1: read the leading axis as absent.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ppga.algorithms.base import Algorithm
+from ppga.algorithms.problem import unit_rows
+from ppga.storage import NumpyArray
+from ppga.strategies import XNES
+
+EXPLODED = 50.0
+"""A step size this many times sigma0 is worth a warning."""
+SHORT_ROW = 1e-4
+"""A direction shorter than this is no direction."""
+
+
+class PPGA(Algorithm):
+    """Branch policies off a search policy along its gradients; walk it where the archive improves."""
+
+    name = "ppga"
+    summary = "Proximal Policy Gradient Arborescence (Batra et al., ICLR 2024)"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        objectives = 1 + len(self.problem.measure_names)
+        self.strategies = [
+            XNES(
+                self.config.sigma0,
+                objectives,
+                self.config.branches,
+                seed=np.random.SeedSequence([self.seed, i]),
+            )
+            for i in range(self.config.emitters)
+        ]
+        for emitter in range(self.config.emitters):
+            self.restart_strategy(emitter)
+
+    def iterate(self) -> dict[str, Any]:
+        """One pass of the loop: gradients, branches, archive, adaptation, walk, restart."""
+        problem = self.problem
+        jacobian_key, judge_key, walk_key = jax.random.split(self.key(), 3)
+
+        with self.phase("jacobian"):
+            self.search, jacobian, gradients = problem.jacobian(self.search, jacobian_key)
+        self.count(gradients)
+        directions, lengths = unit_rows(jacobian)  # (m, k+1, d), (m, k+1)
+
+        theta = problem.solutions(self.search)[:, None]  # (m, 1, d)
+        coefficients = np.stack([strategy.ask() for strategy in self.strategies])  # (m, lambda, k+1)
+        branches = theta + (coefficients @ directions).astype(theta.dtype)  # (m, lambda, d)
+
+        with self.phase("judge"):
+            judged = problem.judge(self.search, np.concatenate([theta, branches], axis=1), judge_key)
+        self.count(judged)
+
+        with self.phase("archive"):
+            m, n = self.config.emitters, self.config.branches
+            rows = np.arange(m * (1 + n)).reshape(m, 1 + n)
+            itself = self.offer(theta, judged, rows[:, :1])
+            branched = self.offer(branches, judged, rows[:, 1:])
+        improvement, entered = branched.improvement.reshape(m, n), branched.entered.reshape(m, n)
+
+        for strategy, gained in zip(self.strategies, improvement, strict=True):
+            strategy.tell(_best_first(gained), gained)
+        stuck = np.asarray(~entered.any(axis=1))
+        weights = np.stack([self.walk_weights(strategy.mean) for strategy in self.strategies])  # (m, k+1)
+
+        walked = None
+        if not stuck.all():
+            with self.phase("walk"):
+                self.search, walked = problem.walk(self.search, weights, walk_key)
+            self.count(walked)
+
+        record = {
+            "new_elites": itself.new_elites + branched.new_elites,
+            "soft_new": int(itself.entered.sum() + entered.sum()),
+            "search_objective": judged.objective[rows[:, 0]].tolist(),
+            "search_measures": judged.measures[rows[:, 0]].tolist(),
+            "xnes_mean": [strategy.mean.tolist() for strategy in self.strategies],
+            "xnes_scale": [strategy.scale for strategy in self.strategies],
+            "jacobian_lengths": lengths.tolist(),
+            **{f"jacobian_{name}": value for name, value in gradients.metrics.items()},
+            **{f"walk_{name}": value for name, value in (walked.metrics if walked else {}).items()},
+        }
+        self.warn(lengths)
+        for emitter, strategy in enumerate(self.strategies):
+            if stuck[emitter] or strategy.check_stop(None):
+                self.restart(emitter)
+        return record
+
+    def walk_weights(self, mean: NumpyArray) -> NumpyArray:
+        """Objective of the walk: xNES' mean c_mu; f alone where that is zero."""
+        weights = mean.copy()
+        if self.config.clip_objective:
+            weights[0] = max(weights[0], 0.0)
+        if not weights.any():
+            weights[0] = 1.0
+        return weights
+
+    def restart(self, emitter: int) -> None:
+        """Begin again at a random elite of the archive."""
+        self.restart_strategy(emitter)
+        self.restarts += 1
+        if not self.archives.soft.empty:
+            draws = np.random.default_rng([self.seed, self.iteration, emitter, 1])
+            self.search = self.problem.move(self.search, emitter, self.archives.random_elite(draws))
+
+    def restart_strategy(self, emitter: int) -> None:
+        """XNES back to its first step size, around zero or around a random point."""
+        strategy = self.strategies[emitter]
+        mean = np.zeros(strategy.solution_dim)
+        if self.config.mean == "random":
+            draws = np.random.default_rng([self.seed, self.iteration, emitter, 0])
+            mean = np.concatenate([draws.uniform(0, 2, 1), draws.uniform(-2, 2, len(mean) - 1)])
+        strategy.reset(mean)
+
+    def warn(self, lengths: NumpyArray) -> None:
+        """Note what a user should know."""
+        names = ("reward", *self.problem.measure_names)
+        for emitter, strategy in enumerate(self.strategies):
+            if strategy.scale > EXPLODED * self.config.sigma0:
+                self.warnings.append(f"xNES' step size has grown to {strategy.scale:.3g}")
+            for name, length in zip(names, lengths[emitter], strict=True):
+                if not length > SHORT_ROW:
+                    self.warnings.append(f"the gradient of {name} is nearly zero ({length:.1g})")
+
+    def state(self) -> dict[str, NumpyArray]:
+        """All that is needed to go on, as plain arrays."""
+        return super().state() | {
+            f"xnes/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
+            for emitter, strategy in enumerate(self.strategies)
+            for name, value in strategy.state().items()
+        }
+
+    def load_state(self, state: Mapping[str, NumpyArray]) -> None:
+        """Go on from a `state()`."""
+        super().load_state(state)
+        for emitter, strategy in enumerate(self.strategies):
+            strategy.load_state({name: state[f"xnes/{emitter}/{name}"] for name in strategy.state()})
+
+
+def _best_first(improvement: NumpyArray) -> NumpyArray:
+    """Which branches, by falling improvement; those that could not be judged are left out."""
+    order = np.argsort(-improvement, kind="stable")
+    return np.asarray(order[np.isfinite(improvement[order])])

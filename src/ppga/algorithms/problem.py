@@ -1,0 +1,95 @@
+"""What an algorithm searches in: the few things PPGA asks of a reinforcement-learning task or of any other
+problem.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ppga.storage import NumpyArray
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What n solutions are worth.
+
+    Attributes:
+        objective: (n,) mean over its episodes.
+        measures: (n, k) likewise.
+        env_steps: control steps it took to find out.
+        episodes: evaluations it took.
+    """
+
+    objective: NumpyArray
+    measures: NumpyArray
+    env_steps: int
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a learning phase took, and how it went.
+
+    Attributes:
+        env_steps: control steps.
+        metrics: named numbers for the record.
+        warnings: what a user should know.
+    """
+
+    env_steps: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class Problem(Protocol):
+    """A differentiable quality-diversity problem with m search points, each an emitter's.
+
+    `State` is a pytree of arrays that holds everything that must survive a restart.
+    """
+
+    solution_size: int
+    measure_names: tuple[str, ...]
+    measure_ranges: tuple[tuple[float, float], ...]
+    archive_shape: tuple[int, ...]
+    qd_offset: float
+    fields: dict[str, tuple[int, ...]]
+    """Name -> shape of what the archive keeps with each solution."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a file must say so that its solutions can be used: `task`, and `network` or None."""
+        ...
+
+    def start(self, key: Any) -> Any:
+        """The state at the beginning."""
+        ...
+
+    def solutions(self, state: Any) -> NumpyArray:
+        """The search points theta (m, d)."""
+        ...
+
+    def kept(self, state: Any) -> dict[str, NumpyArray]:
+        """What the archive keeps with solutions branched off now: name -> (m, ...)."""
+        ...
+
+    def jacobian(self, state: Any, key: Any) -> tuple[Any, NumpyArray, Effort]:
+        """Directions (m, k+1, d) that raise the objective and each measure."""
+        ...
+
+    def judge(self, state: Any, solutions: NumpyArray, key: Any) -> Judgement:
+        """Evaluate solutions (m, n, d); the judgement is flat, (m n,)."""
+        ...
+
+    def walk(self, state: Any, weights: NumpyArray, key: Any) -> tuple[Any, Effort]:
+        """Move the search points along weighted sums (m, k+1) of objective and measures."""
+        ...
+
+    def move(self, state: Any, emitter: int, elite: dict[str, NumpyArray]) -> Any:
+        """Put a search point at an elite of the archive."""
+        ...
+
+
+def unit_rows(jacobian: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """Rows (..., d) scaled to length 1 and their lengths before; a row of zeros stays."""
+    length = np.linalg.norm(jacobian, axis=-1)
+    return jacobian / np.maximum(length, 1e-12)[..., None], length

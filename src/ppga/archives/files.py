@@ -1,0 +1,250 @@
+"""Archives as files: one safetensors file whose header describes it; read without JAX, and without pickle.
+
+`docs/file-formats.md` lists every field.
+"""
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ribs.archives import CVTArchive, GridArchive
+
+from ppga.errors import InputError
+from ppga.networks import Network, apply_mlp
+from ppga.storage import NumpyArray, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMAT, FORMAT_VERSION = "ppga archive", 1
+PLACES = ("archive/archive.safetensors", "archive.safetensors")
+"""Where `load_archive` looks in a folder: that of a run, or the archive's own."""
+MAIN_FIELDS = ("index", "solution", "objective", "measures")
+Cell = int | Sequence[int]
+"""A cell's number, or its place along each measure of a grid."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Elites, and all that is needed to run them.
+
+    Attributes:
+        description: task, network, cells, ranges, offset and how it was made; JSON.
+        elites: name -> array with one row an elite, sorted by cell: index, solution (d), objective, measures
+            (k), and for policies log_std, observation_mean, observation_variance, observation_count,
+            returns_mean, returns_covariance, returns_count.
+        centroids: (cells, k) of a CVT archive.
+    """
+
+    description: dict[str, Any]
+    elites: Mapping[str, NumpyArray]
+    centroids: NumpyArray | None = None
+
+    # What it holds.
+
+    def __len__(self) -> int:
+        return len(self.elites["index"])
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are, filled or empty."""
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Cells along each measure of a grid; (cells,) of a CVT."""
+        return tuple(self.description["shape"])
+
+    @property
+    def ranges(self) -> tuple[tuple[float, float], ...]:
+        """Bounds of each measure."""
+        return tuple((low, high) for low, high in self.description["ranges"])
+
+    @property
+    def measure_names(self) -> tuple[str, ...]:
+        """What the measures are called."""
+        return tuple(self.description["measure_names"])
+
+    @property
+    def qd_offset(self) -> float:
+        """What is subtracted from every objective in the QD-score."""
+        return float(self.description["qd_offset"])
+
+    @property
+    def qd_score(self) -> float:
+        """Sum over the elites of objective minus offset."""
+        return float((self.elites["objective"].astype(np.float64) - self.qd_offset).sum())
+
+    @property
+    def coverage(self) -> float:
+        """Share of the cells that are filled."""
+        return len(self) / self.cells
+
+    def best(self) -> int:
+        """Cell of the elite with the highest objective."""
+        self._not_empty()
+        return int(self.elites["index"][np.argmax(self.elites["objective"])])
+
+    def nearest(self, measures: Sequence[float] | NumpyArray) -> int:
+        """Cell of the elite nearest to the measures (k,), each in units of its range."""
+        self._not_empty()
+        wanted = np.asarray(measures, np.float64)
+        if wanted.shape != (len(self.ranges),) or not np.isfinite(wanted).all():
+            raise InputError(f"expected {len(self.ranges)} finite measures, got {measures!r}.")
+        low, high = np.array(self.ranges).T
+        distance = np.square((self.elites["measures"] - wanted) / (high - low)).sum(axis=1)
+        return int(self.elites["index"][np.argmin(distance)])
+
+    def elite(self, cell: Cell) -> dict[str, NumpyArray]:
+        """All fields of the elite in a cell."""
+        row = self._row(cell)
+        return {name: values[row] for name, values in self.elites.items()}
+
+    def policy(self, cell: Cell) -> Callable[[NumpyArray], NumpyArray]:
+        """The elite of a cell as a function from observations (..., o) to actions (..., a) in [-1, 1].
+
+        Example:
+            >>> archive = load_archive("runs/halfcheetah")  # doctest: +SKIP
+            >>> act = archive.policy(archive.nearest([0.2, 0.8]))  # doctest: +SKIP
+            >>> action = act(observation)  # doctest: +SKIP
+        """
+        if self.description.get("network") is None:
+            raise InputError(f"the solutions of {self.description['task']['name']} are not policies.")
+        network = Network(tuple(self.description["network"]["sizes"]))
+        clip = float(self.description["network"]["observation_clip"])
+        elite = self.elite(cell)
+        layers = network.layers(elite["solution"])
+        mean, spread = elite["observation_mean"], np.sqrt(elite["observation_variance"] + 1e-8)
+
+        def act(observation: NumpyArray) -> NumpyArray:
+            seen = np.clip((np.asarray(observation, np.float32) - mean) / spread, -clip, clip)
+            return np.asarray(np.clip(apply_mlp(layers, seen), -1.0, 1.0))
+
+        return act
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row an elite: its cell, objective and measures (not the solutions)."""
+        import pandas
+
+        columns = {"index": self.elites["index"], "objective": self.elites["objective"]}
+        for number, name in enumerate(self.measure_names):
+            columns[name] = self.elites["measures"][:, number]
+        return pandas.DataFrame(columns)
+
+    def to_ribs(self) -> GridArchive | CVTArchive:
+        """A plain pyribs archive with the same elites and fields."""
+        extra = {
+            name: (values.shape[1:], values.dtype)
+            for name, values in self.elites.items()
+            if name not in MAIN_FIELDS
+        }
+        settings: dict[str, Any] = {
+            "solution_dim": self.elites["solution"].shape[1],
+            "ranges": self.ranges,
+            "qd_score_offset": self.qd_offset,
+            "dtype": np.float32,
+            "extra_fields": extra,
+        }
+        archive: GridArchive | CVTArchive
+        if self.centroids is None:
+            archive = GridArchive(dims=self.shape, **settings)
+        else:
+            archive = CVTArchive(centroids=self.centroids, **settings)
+        if len(self):
+            archive.add(**{name: values for name, values in self.elites.items() if name != "index"})
+        return archive
+
+    def save(self, path: Path) -> None:
+        """Write the file, in place of what was there."""
+        arrays = {f"elites/{name}": values for name, values in self.elites.items()}
+        if self.centroids is not None:
+            arrays["centroids"] = self.centroids
+        write_tensors(path, arrays, {"format": FORMAT, "version": FORMAT_VERSION, **self.description})
+
+    def _not_empty(self) -> None:
+        if not len(self):
+            raise InputError("the archive is empty.")
+
+    def _row(self, cell: Cell) -> int:
+        number = cell if isinstance(cell, int | np.integer) else self._number(cell)
+        row = int(np.searchsorted(self.elites["index"], number))
+        if row == len(self) or self.elites["index"][row] != number:
+            raise InputError(f"cell {cell!r} is empty. Filled: {len(self)} of {self.cells}.")
+        return row
+
+    def _number(self, place: Sequence[int]) -> int:
+        if self.centroids is not None:
+            raise InputError(f"cells of a CVT have numbers, not places; got {place!r}.")
+        if len(place) != len(self.shape) or not all(
+            0 <= at < size for at, size in zip(place, self.shape, strict=False)
+        ):
+            raise InputError(f"cell {place!r} is not in an archive of shape {self.shape}.")
+        return int(np.ravel_multi_index(tuple(place), self.shape))
+
+
+def load_archive(path: str | os.PathLike[str]) -> Archive:
+    """Read an archive.
+
+    Args:
+        path: a run's folder, an archive's folder, or an archive's file.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    given = Path(path)
+    found = [given] if given.is_file() else [given / place for place in PLACES if (given / place).is_file()]
+    if not found:
+        raise InputError(f"no archive in {given}: looked for {' and '.join(PLACES)}.")
+    file = found[0]
+    arrays, description = read_tensors(file)
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise InputError(f"{file} is not an archive.")
+    if description.get("version") != FORMAT_VERSION:
+        raise InputError(
+            f"{file} has archive format {description.get('version')!r}; this ppga reads {FORMAT_VERSION}."
+        )
+    elites = {
+        name.removeprefix("elites/"): values for name, values in arrays.items() if name.startswith("elites/")
+    }
+    archive = Archive(description, elites, arrays.get("centroids"))
+    _check(archive, file)
+    return archive
+
+
+def _check(archive: Archive, file: Path) -> None:
+    """Refuse what would fail later and less clearly."""
+    for name in MAIN_FIELDS:
+        if name not in archive.elites:
+            raise InputError(f"{file} is not a whole archive: it has no {name}.")
+    n = archive.elites["index"].shape[0]
+    for name, values in archive.elites.items():
+        if len(values) != n:
+            raise InputError(f"{file}: {name} has {len(values)} rows where index has {n}.")
+    try:
+        k, cells, named = len(archive.ranges), archive.cells, len(archive.measure_names)
+        shapes = {"index": (n,), "objective": (n,), "measures": (n, k)}
+        network = archive.description.get("network")
+        if network is not None:
+            sizes = Network(tuple(network["sizes"]))
+            inputs, outputs = sizes.sizes[0], sizes.sizes[-1]
+            shapes |= {
+                "solution": (n, sizes.parameters),
+                "log_std": (n, outputs),
+                "observation_mean": (n, inputs),
+                "observation_variance": (n, inputs),
+            }
+        wrong = [name for name, shape in shapes.items() if archive.elites[name].shape != shape]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file}: its description is not whole ({error!r}).") from None
+    if wrong or named != k:
+        raise InputError(f"{file}: {', '.join(wrong) or 'measure_names'} do not fit its description.")
+    index = archive.elites["index"]
+    if n and not (0 <= index[0] and index[-1] < cells and (np.diff(index) > 0).all()):
+        raise InputError(f"{file}: its cells are not distinct numbers below {cells}, in order.")
+    for name, values in archive.elites.items():
+        if not np.isfinite(values).all():
+            raise InputError(f"{file}: {name} has values that are not finite.")

@@ -1,0 +1,235 @@
+"""A soft archive that steers the search, beside an elitist one that keeps the best of every cell."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy_groupies import aggregate_nb as aggregate
+from ribs.archives import CVTArchive, GridArchive
+
+from ppga.errors import InputError
+
+NumpyArray = np.ndarray[Any, Any]
+Fields = Mapping[str, tuple[int, ...]]
+"""Name -> shape of what is kept with each elite besides its solution; float32."""
+
+
+@dataclass(frozen=True)
+class ArchiveConfig:
+    """The archive.
+
+    Attributes:
+        kind: grid, or cvt (cells around centroids spread evenly over the measure space).
+        shape: grid cells along each measure; the task's own by default.
+        cells: number of cells of a CVT.
+        alpha: how far an entry moves its cell's threshold to its objective: 1 keeps the best, 0 all.
+        threshold_min: what a policy must exceed to enter an empty cell.
+    """
+
+    kind: Literal["grid", "cvt"] = "grid"
+    shape: tuple[int, ...] | None = None
+    cells: int = 1024
+    alpha: float = 0.3
+    threshold_min: float | None = 0.0
+
+    def check(self, measures: int) -> None:
+        """Raise an InputError for settings that cannot work with that many measures."""
+        if not 0 <= self.alpha <= 1:
+            raise InputError(f"the archive's alpha must lie in [0, 1], got {self.alpha}.")
+        if self.alpha < 1 and self.threshold_min is None:
+            raise InputError(f"a soft archive (alpha {self.alpha} < 1) needs a threshold_min to start from.")
+        if self.threshold_min is not None and not np.isfinite(self.threshold_min):
+            raise InputError(
+                f"threshold_min must be finite, got {self.threshold_min}; leave it out for none."
+            )
+        if self.kind == "grid" and self.shape is not None:
+            if len(self.shape) != measures:
+                raise InputError(
+                    f"the archive's shape must name the cells of {measures} measures, got {self.shape}."
+                )
+            if min(self.shape) < 1:
+                raise InputError(f"the archive needs at least one cell along each measure, got {self.shape}.")
+        if self.kind == "cvt" and self.cells < 2:
+            raise InputError(f"a CVT archive needs at least 2 cells, got {self.cells}.")
+
+
+class _Restorable:
+    """What our archives add to pyribs' own."""
+
+    def _compute_thresholds(
+        self,
+        indices: NumpyArray,
+        objective: NumpyArray,
+        cur_threshold: NumpyArray,
+        learning_rate: float,
+        dtype: Any,
+    ) -> NumpyArray:
+        """Pyribs' batch rule; at learning rate 1 the best of the batch, where that rule would take its
+        mean.
+        """
+        if learning_rate == 1.0 and len(indices):
+            best: NumpyArray = aggregate(indices, objective, func="max", fill_value=np.nan)[indices]
+            return best.astype(dtype)
+        rule: Any = super()
+        return np.asarray(rule._compute_thresholds(indices, objective, cur_threshold, learning_rate, dtype))
+
+    def restore(self, elites: Mapping[str, NumpyArray]) -> None:
+        """Put elites, with their thresholds, back into the cells they were in."""
+        self.clear()  # type: ignore[attr-defined]
+        if len(elites["index"]):
+            data = {name: values for name, values in elites.items() if name != "index"}
+            self._store.add(elites["index"], data)  # type: ignore[attr-defined]
+            best = elites["index"][np.argmax(elites["objective"])]
+            self._stats_update(elites["objective"].sum(), best)  # type: ignore[attr-defined]
+
+
+class _Grid(_Restorable, GridArchive):
+    pass
+
+
+class _CVT(_Restorable, CVTArchive):
+    pass
+
+
+@dataclass(frozen=True)
+class Added:
+    """What came of offering n solutions.
+
+    Attributes:
+        improvement: (n,) objective above the soft threshold of its cell as it was before; NaN where the
+            judgement was not finite.
+        entered: (n,) bool, above that threshold.
+        new_elites: how many cells of the elitist archive are better now, or filled.
+        nonfinite: how many were turned away because their judgement was not finite.
+    """
+
+    improvement: NumpyArray
+    entered: NumpyArray
+    new_elites: int
+    nonfinite: int
+
+
+class ArchivePair:
+    """Both archives, over the same cells.
+
+    Args:
+        solution_size: numbers in a solution.
+        shape: grid cells along each measure.
+        ranges: bounds of each measure.
+        fields: what else is kept with each elite.
+        qd_offset: subtracted from every objective in the QD-score.
+        config: settings.
+        centroids: (cells, k) of a CVT; spread anew by default.
+    """
+
+    def __init__(
+        self,
+        solution_size: int,
+        shape: tuple[int, ...],
+        ranges: tuple[tuple[float, float], ...],
+        fields: Fields,
+        qd_offset: float,
+        config: ArchiveConfig,
+        centroids: NumpyArray | None = None,
+    ) -> None:
+        config.check(len(ranges))
+        self.ranges, self.qd_offset = ranges, qd_offset
+        self.shape = tuple(config.shape or shape) if config.kind == "grid" else (config.cells,)
+        settings: dict[str, Any] = {
+            "solution_dim": solution_size,
+            "ranges": ranges,
+            "dtype": np.float32,
+            "qd_score_offset": qd_offset,
+            "extra_fields": {name: (shape, np.float32) for name, shape in fields.items()},
+        }
+        soft: dict[str, Any] = {
+            "learning_rate": config.alpha,
+            "threshold_min": -np.inf if config.threshold_min is None else config.threshold_min,
+        }
+        self.soft: _Grid | _CVT
+        self.result: _Grid | _CVT
+        if config.kind == "grid":
+            self.centroids = None
+            self.soft = _Grid(dims=self.shape, **soft, **settings)
+            self.result = _Grid(dims=self.shape, **settings)
+        else:
+            where = config.cells if centroids is None else centroids
+            self.soft = _CVT(centroids=where, seed=0, **soft, **settings)
+            self.centroids = self.soft.centroids
+            self.result = _CVT(centroids=self.centroids, **settings)
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are."""
+        return int(self.result.cells)
+
+    def add(
+        self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
+    ) -> Added:
+        """Offer n solutions to both archives; those whose judgement is not finite are turned away."""
+        finite = (
+            np.isfinite(objective) & np.isfinite(measures).all(axis=1) & np.isfinite(solution).all(axis=1)
+        )
+        improvement = np.full(len(objective), np.nan, np.float32)
+        entered = np.zeros(len(objective), bool)
+        new_elites = 0
+        if finite.any():
+            rows = {
+                name: values[finite]
+                for name, values in {
+                    "solution": solution, "objective": objective, "measures": measures, **fields
+                }.items()
+            }  # fmt: skip
+            soft = self.soft.add(**rows)
+            improvement[finite] = soft["value"]
+            entered[finite] = soft["status"] > 0
+            better = self.result.add(**rows)["status"] > 0
+            new_elites = len(np.unique(self.result.index_of(rows["measures"])[better])) if better.any() else 0
+        return Added(improvement, entered, new_elites, int((~finite).sum()))
+
+    def random_elite(self, draws: np.random.Generator) -> dict[str, NumpyArray]:
+        """A soft elite, every occupied cell as likely, with all its fields."""
+        cells = np.sort(self.soft.data("index"))
+        if not len(cells):
+            raise InputError("the archive is empty.")
+        elites = elites_of(self.soft, np.array([draws.choice(cells)]))
+        return {name: values[0] for name, values in elites.items()}
+
+    def figures(self) -> dict[str, float]:
+        """QD-score, coverage, best and mean of the elitist archive, summed in float64."""
+        objective = self.result.data("objective").astype(np.float64)
+        objective = np.sort(objective)  # the same sum, whatever order the cells were filled in
+        if not len(objective):
+            return {"qd_score": 0.0, "coverage": 0.0, "best": float("nan"), "mean": float("nan"), "elites": 0}
+        return {
+            "qd_score": float((objective - self.qd_offset).sum()),
+            "coverage": len(objective) / self.cells,
+            "best": float(objective[-1]),
+            "mean": float(objective.mean()),
+            "elites": len(objective),
+        }
+
+    def state(self) -> dict[str, NumpyArray]:
+        """Occupied cells of both archives, as plain arrays."""
+        return {
+            f"{which}/{name}": values
+            for which, archive in (("soft", self.soft), ("result", self.result))
+            for name, values in elites_of(archive).items()
+        }
+
+    def load_state(self, state: Mapping[str, NumpyArray]) -> None:
+        """Go on from a `state()`."""
+        for which, archive in (("soft", self.soft), ("result", self.result)):
+            prefix = f"{which}/"
+            archive.restore(
+                {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
+            )
+
+
+def elites_of(archive: GridArchive | CVTArchive, cells: NumpyArray | None = None) -> dict[str, NumpyArray]:
+    """All fields of the elites in the given cells, or in all occupied ones in the order of their index."""
+    indices = np.sort(archive.data("index")) if cells is None else cells
+    found: Any = archive._store.retrieve(indices)
+    elites: dict[str, NumpyArray] = found[1]
+    return {name: np.ascontiguousarray(values) for name, values in elites.items()}

@@ -1,0 +1,571 @@
+"""Vectorised proximal policy optimisation (VPPO): many PPO agents at once, each with an objective of its own.
+
+One rollout serves all agents, each in its own share of the environments; one update moves all of them. What
+an agent does is written for one and mapped over all with `jax.vmap`, so nothing of one can touch another.
+
+Axes, everywhere: agents A, environments of an agent e, time T, features. Objectives are weighted sums of what
+    a step
+gives: the reward f and the k measure proxies delta_i, together k+1 numbers.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ppga.physics import Array
+from ppga.policies import Moments, Network, Policy, init_mlp, init_policy, log_density
+from ppga.tasks import Task, TaskState
+
+StdMode = Literal["learnt", "reset", "fixed"]
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of proximal policy optimisation.
+
+    Attributes:
+        environments: environments in all; every agent gets an equal share.
+        rollout_length: control steps in every environment between two updates.
+        epochs: how often an update goes through its data.
+        minibatches: parts the data is cut into, one gradient step each.
+        learning_rate: of Adam.
+        discount: gamma.
+        gae_lambda: of generalised advantage estimation.
+        clip: how far the probability ratio may move the surrogate.
+        clip_values: clip the value function's steps as well.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus.
+        gradient_norm: longest gradient an agent may follow.
+        target_kl: how far an update may move an agent; 0 for no limit.
+        at_target: what holds an agent there: stop ends its update, adapt slows its learning down (and speeds
+            it up while it moves less than half as far).
+        normalise_rewards: divide rewards by the spread of their discounted returns.
+        std: action noise: learnt, reset to its initial value in every iteration, or fixed.
+        initial_std: of the action noise.
+    """
+
+    environments: int = 192
+    rollout_length: int = 128
+    epochs: int = 4
+    minibatches: int = 8
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    clip_values: bool = False
+    value_coefficient: float = 2.0
+    entropy_coefficient: float = 0.0
+    gradient_norm: float = 1.0
+    target_kl: float = 0.008
+    at_target: Literal["stop", "adapt"] = "stop"
+    normalise_rewards: bool = True
+    std: StdMode = "learnt"
+    initial_std: float = 1.0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Returns:
+    """Running moments of the discounted returns of all k+1 objectives.
+
+    Their covariance gives the spread of any weighted sum of them.
+
+    Attributes:
+        mean: (k+1,)
+        covariance: (k+1, k+1)
+        count: () how many samples they stand for, float32.
+    """
+
+    mean: Array
+    covariance: Array
+    count: Array
+
+    @staticmethod
+    def unknown(objectives: int) -> "Returns":
+        """Nothing seen yet: mean 0, covariance 1."""
+        return Returns(jnp.zeros(objectives), jnp.eye(objectives), jnp.zeros(()))
+
+    def updated(self, values: Array) -> "Returns":
+        """With a batch of returns (n, k+1) added."""
+        n = jnp.float32(len(values))
+        total = self.count + n
+        share = n / total
+        mean = values.mean(axis=0)
+        centred = values - mean
+        covariance = centred.T @ centred / n
+        step = mean - self.mean
+        between = jnp.outer(step, step) * share * (1 - share)
+        return Returns(
+            self.mean + share * step, self.covariance * (1 - share) + covariance * share + between, total
+        )
+
+    def spread(self, weights: Array) -> Array:
+        """Standard deviation () of the returns weighted with (k+1,)."""
+        return jnp.sqrt(jnp.maximum(weights @ self.covariance @ weights, 1e-8))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Agent:
+    """One agent; with a leading axis on every array, A of them.
+
+    Attributes:
+        policy: what acts.
+        critic: (parameters of the critic network,) what it expects of its objective.
+        returns: normaliser of rewards.
+    """
+
+    policy: Policy
+    critic: Array
+    returns: Returns
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Worlds:
+    """The environments that learning goes on in.
+
+    Attributes:
+        state: E environments; those of agent 0 first.
+        running: (E, k+1) discounted returns so far of the episodes under way.
+    """
+
+    state: TaskState
+    running: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Trajectory:
+    """What one agent's e environments went through in T steps.
+
+    Attributes:
+        observation: (e, T, o) raw.
+        noise: (e, T, a) standard normal draws; action = mean + std * noise.
+        action: (e, T, a).
+        rewards: (e, T, k+1) reward and measure proxies, raw.
+        terminated: (e, T) bool, the episode ended here for good.
+        finished: (e, T) bool, the episode ended here, by the task or by the time limit.
+        final_value: (e, T) what the critic expects after the last observation of an episode that the time
+            limit ended; 0 elsewhere.
+        last_observation: (e, o) where the rollout stopped.
+        returns: (e, T, k+1) discounted return of the episode so far.
+    """
+
+    observation: Array
+    noise: Array
+    action: Array
+    rewards: Array
+    terminated: Array
+    finished: Array
+    final_value: Array
+    last_observation: Array
+    returns: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Report:
+    """How an update went: one number () an agent.
+
+    Attributes:
+        policy_loss, value_loss, entropy: means over the minibatches used.
+        kl: the furthest a minibatch step found the policy moved.
+        explained: share of the returns' variance that the critic explains.
+        used: share of the minibatches used before the KL limit.
+        nonfinite: gradient steps that were left out because they were not finite.
+        rate: learning rate at the end.
+        reward: mean of the weighted reward of a step, raw.
+    """
+
+    policy_loss: Array
+    value_loss: Array
+    entropy: Array
+    kl: Array
+    explained: Array
+    used: Array
+    nonfinite: Array
+    rate: Array
+    reward: Array
+
+
+def advantages(
+    rewards: Array, values: Array, last_value: Array, terminated: Array, finished: Array, final_value: Array,
+    discount: float, gae_lambda: float,
+) -> Array:  # fmt: skip
+    """Generalised advantage estimates (e, T) of one agent.
+
+    Args:
+        rewards: (e, T).
+        values: (e, T) of the observations acted upon.
+        last_value: (e,) of the observation after the last step, where its episode goes on.
+        terminated: (e, T) bool; nothing follows.
+        finished: (e, T) bool; what follows belongs to another episode.
+        final_value: (e, T) of the last observation of an episode that the time limit ended.
+        discount: gamma.
+        gae_lambda: lambda.
+    """
+    following = jnp.concatenate([values[:, 1:], last_value[:, None]], axis=1)
+    following = jnp.where(finished, final_value, following) * ~terminated
+    errors = rewards + discount * following - values
+
+    def back(advantage: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+        error, finished = step
+        advantage = error + discount * gae_lambda * advantage * ~finished
+        return advantage, advantage
+
+    _, backwards = jax.lax.scan(back, jnp.zeros_like(last_value), (errors.T, finished.T), reverse=True)
+    return jnp.asarray(backwards.T)
+
+
+class VPPO:
+    """PPO for any number of agents on one task.
+
+    Args:
+        task: what the agents do.
+        actor_sizes: hidden units of the actor's layers.
+        critic_sizes: hidden units of the critic's layers.
+        config: settings.
+    """
+
+    def __init__(
+        self, task: Task, actor_sizes: tuple[int, ...], critic_sizes: tuple[int, ...], config: PPOConfig
+    ) -> None:
+        self.task = task
+        self.config = config
+        self.actor = Network((task.observation_size, *actor_sizes, task.action_size))
+        self.critic = Network((task.observation_size, *critic_sizes, 1))
+        self.objectives = 1 + len(task.measure_names)
+        self._optimiser = optax.chain(
+            optax.clip_by_global_norm(config.gradient_norm), optax.scale_by_adam(eps=1e-5)
+        )
+        self.collect = jax.jit(self._collect, donate_argnums=1)
+        self.update = jax.jit(self._update, donate_argnums=1)
+        self.observe = jax.jit(jax.vmap(_observe))
+        self.fresh_optimiser = jax.jit(jax.vmap(self._fresh_optimiser))
+
+    def init_policy(self, key: Array) -> Policy:
+        """A new policy."""
+        return init_policy(key, self.actor, self.config.initial_std)
+
+    def init_critic(self, key: Array) -> Array:
+        """Parameters of a new critic."""
+        return jnp.asarray(self.critic.flatten(init_mlp(key, self.critic.sizes)))
+
+    def init_worlds(self, key: Array) -> Worlds:
+        """All environments at random starts."""
+        state = jax.jit(self.task.reset, static_argnums=1)(key, self.config.environments)
+        return Worlds(state, jnp.zeros((self.config.environments, self.objectives)))
+
+    def train(
+        self,
+        agents: Agent,
+        worlds: Worlds,
+        weights: Array,
+        updates: int,
+        key: Array,
+        learn_normalisers: bool,
+        progress: Callable[[], None] = lambda: None,
+    ) -> tuple[Agent, Worlds, Report]:
+        """Alternate rollouts and updates.
+
+        Args:
+            agents: A of them.
+            worlds: the environments; agent i has the i-th of A equal shares.
+            weights: (A, k+1) objective of each agent.
+            updates: how often.
+            key: randomness of agent i comes from the i-th of A keys split off it.
+            learn_normalisers: whether the agents' normalisers take in what was seen.
+            progress: called after every update.
+
+        Returns:
+            The agents, the environments, and a report with arrays (A,), averaged over the updates.
+        """
+        return self.train_with_keys(
+            agents, worlds, weights, updates, jax.random.split(key, len(weights)), learn_normalisers, progress
+        )
+
+    def train_with_keys(
+        self,
+        agents: Agent,
+        worlds: Worlds,
+        weights: Array,
+        updates: int,
+        keys: Array,
+        learn_normalisers: bool,
+        progress: Callable[[], None] = lambda: None,
+    ) -> tuple[Agent, Worlds, Report]:
+        """As `train`, with a key (A,) for each agent."""
+        optimiser = self.fresh_optimiser(agents)
+        reports = []
+        for number in range(updates):
+            now = _fold_in(keys, number)
+            worlds, trajectory = self.collect(agents, worlds, now)
+            seen = trajectory
+            agents, optimiser, report = self.update(agents, optimiser, trajectory, weights, now)
+            if learn_normalisers:
+                agents = self.observe(agents, seen)
+            reports.append(report)
+            report.kl.block_until_ready()
+            progress()
+        return agents, worlds, jax.tree.map(lambda *values: jnp.stack(values).mean(axis=0), *reports)
+
+    # Inside jit.
+
+    def _fresh_optimiser(self, agent: Agent) -> "Optimiser":
+        return Optimiser(self._optimiser.init(_learnt(agent)), jnp.float32(self.config.learning_rate))
+
+    def _collect(self, agents: Agent, worlds: Worlds, keys: Array) -> tuple[Worlds, Trajectory]:
+        """One rollout of all agents: arrays of the trajectory are (A, e, T, ...)."""
+        config, task = self.config, self.task
+        count, environments = len(keys), len(worlds.running)
+        share = environments // count
+
+        def apart(values: Array) -> Array:
+            return values.reshape(count, share, *values.shape[1:])
+
+        def step(worlds: Worlds, number: Array) -> tuple[Worlds, Trajectory]:
+            state = worlds.state
+            act_keys, restart_keys = _split(_fold_in(keys, number))
+            observation = apart(state.observation)
+            noise = jax.vmap(lambda key: jax.random.normal(key, (share, task.action_size)))(act_keys)
+            mean = jax.vmap(lambda policy, seen: policy.mean_action(self.actor, seen))(
+                agents.policy, observation
+            )
+            action = mean + jnp.exp(agents.policy.log_std)[:, None] * noise
+            after = task.step(state, action.reshape(environments, task.action_size))
+            rewards = jnp.concatenate([after.reward[:, None], after.proxies], axis=1)
+            returns = config.discount * worlds.running + rewards
+            final_value = jax.lax.cond(
+                after.truncated.any(),
+                lambda: jnp.where(
+                    apart(after.truncated), jax.vmap(self._value)(agents, apart(after.observation)), 0.0
+                ),
+                lambda: jnp.zeros((count, share)),
+            )
+            restart_keys = jax.vmap(lambda key: jax.random.split(key, share))(restart_keys)
+            goes_on = ~after.finished[:, None]
+            seen = Trajectory(
+                observation=observation,
+                noise=noise,
+                action=action,
+                rewards=apart(rewards),
+                terminated=apart(after.terminated),
+                finished=apart(after.finished),
+                final_value=final_value,
+                last_observation=jnp.zeros(()),
+                returns=apart(returns),
+            )
+            state = task.restart(after, restart_keys.reshape(environments))
+            return Worlds(state, returns * goes_on), seen
+
+        worlds, steps = jax.lax.scan(step, worlds, jnp.arange(config.rollout_length))
+        trajectory: Trajectory = jax.tree.map(
+            lambda values: jnp.moveaxis(values, 0, 2) if values.ndim > 1 else values, steps
+        )
+        return worlds, replace(trajectory, last_observation=apart(worlds.state.observation))
+
+    def _value(self, agent: Agent, observation: Array) -> Array:
+        """What one agent's critic expects (n,) after observations (n, o)."""
+        return jnp.asarray(self.critic(agent.critic, agent.policy.observation.normalise(observation))[:, 0])
+
+    def _update(
+        self, agents: Agent, optimiser: "Optimiser", trajectory: Trajectory, weights: Array, keys: Array
+    ) -> tuple[Agent, "Optimiser", Report]:
+        """Several epochs of minibatch steps, all agents at once."""
+        config = self.config
+        batches, rewards, explained = jax.vmap(self._prepare)(agents, trajectory, weights)
+        size = batches.advantage.shape[1]
+        steps = config.epochs * config.minibatches
+        orders = jax.vmap(
+            lambda key: jnp.concatenate(
+                [jax.random.permutation(key, size) for key in jax.random.split(key, config.epochs)]
+            )
+        )(_fold_in(keys, 2**31 - 1))
+        orders = jnp.moveaxis(orders.reshape(len(keys), steps, size // config.minibatches), 1, 0)
+
+        def all_agents(carry: _Carry, rows: Array) -> _Carry:
+            return jax.vmap(self._step)(carry, batches, rows)
+
+        def step(carry: _Carry, rows: Array) -> tuple[_Carry, None]:
+            stepped: _Carry = jax.lax.cond(
+                carry.active.any(), all_agents, lambda carry, _: carry, carry, rows
+            )
+            return stepped, None
+
+        zero = jnp.zeros(len(keys))
+        start = _Carry(_learnt(agents), optimiser, zero == 0, zero, zero, zero, zero, zero)
+        end, _ = jax.lax.scan(step, start, orders)
+        actor, log_std, critic = end.learnt
+        agents = replace(
+            agents, policy=replace(agents.policy, parameters=actor, log_std=log_std), critic=critic
+        )
+        used = jnp.maximum(end.used, 1.0)
+        report = Report(
+            policy_loss=end.policy_loss / used,
+            value_loss=end.value_loss / used,
+            entropy=(log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum(axis=1),
+            kl=end.kl,
+            explained=explained,
+            used=end.used / steps,
+            nonfinite=end.nonfinite,
+            rate=end.optimiser.rate,
+            reward=rewards,
+        )
+        return agents, end.optimiser, report
+
+    def _prepare(self, agent: Agent, seen: Trajectory, weights: Array) -> tuple["_Batch", Array, Array]:
+        """Advantages and value targets of one agent, flat over environments and time."""
+        config = self.config
+        reward = seen.rewards @ weights
+        scale = agent.returns.spread(weights) if config.normalise_rewards else 1.0
+        normalised = agent.policy.observation.normalise(
+            jnp.concatenate([seen.observation, seen.last_observation[:, None]], axis=1)
+        )
+        values = self.critic(agent.critic, normalised)[..., 0]
+        advantage = advantages(
+            reward / scale, values[:, :-1], values[:, -1], seen.terminated, seen.finished, seen.final_value,
+            config.discount, config.gae_lambda,
+        )  # fmt: skip
+        target = advantage + values[:, :-1]
+        explained = 1 - jnp.var(advantage) / jnp.maximum(jnp.var(target), 1e-8)
+        batch = _Batch(
+            observation=normalised[:, :-1],
+            action=seen.action,
+            log_density=log_density(seen.noise, agent.policy.log_std),
+            advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8),
+            target=target,
+            value=values[:, :-1],
+        )
+        flat: _Batch = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), batch)
+        return flat, reward.mean(), explained
+
+    def _step(self, carry: "_Carry", batch: "_Batch", rows: Array) -> "_Carry":
+        """One gradient step of one agent on some rows of its batch, unless it has moved far enough."""
+        config = self.config
+        part: _Batch = jax.tree.map(lambda values: values[rows], batch)
+        gradient, (kl, policy_loss, value_loss) = jax.grad(self._loss, has_aux=True)(carry.learnt, part)
+        if config.std == "fixed":
+            gradient = (gradient[0], jnp.zeros_like(gradient[1]), gradient[2])
+        change, adam = self._optimiser.update(gradient, carry.optimiser.adam)
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in gradient]).all()
+        rate, near = carry.optimiser.rate, jnp.bool_(True)
+        if config.target_kl and config.at_target == "stop":
+            near = kl <= config.target_kl
+        elif config.target_kl:
+            slower, faster = kl > 2 * config.target_kl, kl < config.target_kl / 2
+            factor = jnp.where(slower, 1 / RATE_FACTOR, jnp.where(faster, RATE_FACTOR, 1.0))
+            rate = jnp.clip(rate * factor, *RATES)
+        active = carry.active & (near | ~finite)
+        good = active & finite
+        learnt = jax.tree.map(lambda old, step: old - rate * step, carry.learnt, change)
+
+        def chosen(new: Array, old: Array) -> Array:
+            return jnp.where(good, new, old)
+
+        return _Carry(
+            learnt=jax.tree.map(chosen, learnt, carry.learnt),
+            optimiser=jax.tree.map(chosen, Optimiser(adam, rate), carry.optimiser),
+            active=active,
+            used=carry.used + good,
+            policy_loss=carry.policy_loss + jnp.where(good, policy_loss, 0.0),
+            value_loss=carry.value_loss + jnp.where(good, value_loss, 0.0),
+            kl=jnp.where(carry.active & finite, jnp.maximum(carry.kl, kl), carry.kl),
+            nonfinite=carry.nonfinite + (active & ~finite),
+        )
+
+    def _loss(self, learnt: "_Learnt", batch: "_Batch") -> tuple[Array, tuple[Array, Array, Array]]:
+        """PPO's loss () of one agent, with its KL, policy loss and value loss."""
+        config = self.config
+        actor, log_std, critic = learnt
+        noise = (batch.action - self.actor(actor, batch.observation)) * jnp.exp(-log_std)
+        log_ratio = log_density(noise, log_std) - batch.log_density
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
+        policy_loss = -jnp.minimum(ratio * batch.advantage, clipped * batch.advantage).mean()
+        value = self.critic(critic, batch.observation)[:, 0]
+        error = jnp.square(value - batch.target)
+        if config.clip_values:
+            near = batch.value + jnp.clip(value - batch.value, -config.clip, config.clip)
+            error = jnp.maximum(error, jnp.square(near - batch.target))
+        value_loss = 0.5 * error.mean()
+        loss = (
+            policy_loss
+            + config.value_coefficient * value_loss
+            - config.entropy_coefficient * log_std.sum()  # all of the entropy that can change
+        )
+        kl = (ratio - 1 - log_ratio).mean()
+        return loss, (kl, policy_loss, value_loss)
+
+
+RATE_FACTOR = 1.5
+RATES = (1e-5, 1e-2)
+"""By how much learning rates adapt at a time, and between what bounds."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam's moments, and the learning rate ()."""
+
+    adam: optax.OptState
+    rate: Array
+
+
+_Learnt = tuple[Array, Array, Array]
+"""What gradients move: actor parameters, log-std, critic parameters."""
+
+
+def _learnt(agent: Agent) -> _Learnt:
+    return agent.policy.parameters, agent.policy.log_std, agent.critic
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Batch:
+    """One agent's data (n, ...), n = e T."""
+
+    observation: Array
+    action: Array
+    log_density: Array
+    advantage: Array
+    target: Array
+    value: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Carry:
+    """One agent between minibatch steps."""
+
+    learnt: _Learnt
+    optimiser: "Optimiser"
+    active: Array
+    used: Array
+    policy_loss: Array
+    value_loss: Array
+    kl: Array
+    nonfinite: Array
+
+
+def _observe(agent: Agent, seen: Trajectory) -> Agent:
+    """One agent with normalisers that have taken in a trajectory."""
+    observation: Moments = agent.policy.observation.updated(
+        seen.observation.reshape(-1, seen.observation.shape[-1])
+    )
+    returns = agent.returns.updated(seen.returns.reshape(-1, seen.returns.shape[-1]))
+    return replace(agent, policy=replace(agent.policy, observation=observation), returns=returns)
+
+
+@jax.jit
+def _fold_in(keys: Array, number: Array) -> Array:
+    return jnp.asarray(jax.vmap(lambda key: jax.random.fold_in(key, number))(keys))
+
+
+def _split(keys: Array) -> tuple[Array, Array]:
+    pairs = jax.vmap(jax.random.split)(keys)
+    return pairs[:, 0], pairs[:, 1]

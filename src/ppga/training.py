@@ -1,0 +1,210 @@
+"""The command `ppga train`: what is typed becomes a run, and what came of it is shown."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional
+
+from ppga import machine
+from ppga.errors import InputError, choose
+from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, resume, train
+from ppga.runs.config import differences
+from ppga.runs.display import Display, Lines, Picture
+from ppga.runs.estimate import Estimate, estimate
+from ppga.runs.folder import RunFolder
+from ppga.runs.heatmap import text as heatmap
+from ppga.runs.loop import make_algorithm
+from ppga.tasks import TASKS
+
+PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
+
+
+def command(words: Sequence[str], console: Console) -> Callable[..., None]:
+    """The command as a function for tyro, with the defaults of the preset, task or run that the words name.
+
+    Args:
+        words: of the command line.
+        console: to print on.
+    """
+    given_preset = _after("--preset", words) or "laptop"
+    old_run = _after("--resume", words)
+    sniffed_task = next((word for word in words if word in [*TASKS, "sphere"]), None)
+    default_budget: Budget | None
+    if old_run:
+        old_task, defaults, default_budget = RunFolder(Path(old_run)).read()
+    else:
+        old_task = None
+        defaults, default_budget = preset(given_preset, sniffed_task or "halfcheetah")
+
+    def run(
+        task: Annotated[Positional[str | None], tyro.conf.arg(metavar="TASK")] = None,
+        preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "laptop",
+        iterations: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+        minutes: Annotated[float | None, tyro.conf.arg(metavar="N")] = None,
+        env_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+        evaluations: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+        output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+        resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None,
+        quiet: bool = False,
+        dry_run: bool = False,
+        config: Annotated[PPGAConfig, tyro.conf.arg(name="")] = defaults,
+    ) -> None:
+        """Train an archive of many good and different policies.
+
+        Example: ppga train walker2d --minutes 10 --seed 1 --output runs/walker
+
+        To go on later: ppga train --resume runs/walker --minutes 20
+
+        Args:
+            task: the robot, see `ppga tasks`; or sphere, a problem of a second.
+            preset: settings to begin with: laptop, paper or smoke.
+            iterations: end after that many iterations.
+            minutes: end after that many minutes of wall time.
+            env_steps: end after that many control steps, learning and judging.
+            evaluations: end after that many judged episodes.
+            output: the run's folder; runs/TASK-ALGORITHM-TIME by default.
+            resume: continue this run, as if it had never stopped; budgets may be raised.
+            quiet: print the end and warnings only.
+            dry_run: show the settings, the memory and the time it will take, and stop.
+            config: all else.
+        """
+        given = Budget(iterations, minutes, env_steps, evaluations)
+        budget = default_budget if given == Budget() else given
+        assert budget is not None
+        budget.check()
+        display: Display = Picture(console) if console.is_terminal and not quiet else Lines(console, quiet)
+        if resume is not None:
+            _check_resumed(resume, task, old_task, defaults, config, output)
+            outcome = _resume(resume, budget, display)
+        else:
+            choose("preset", preset, PRESETS)
+            if task is None:
+                raise InputError(f"which task? One of {', '.join([*TASKS, 'sphere'])}; or --resume RUN.")
+            choose("task", task, [*TASKS, "sphere"])
+            folder = output or Path("runs") / f"{task}-{config.algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
+            if dry_run or preset == "paper":
+                machine.check_devices()
+                expected = estimate(make_algorithm(task, config), config, budget)
+                if dry_run:
+                    _show_plan(console, task, config, budget, expected)
+                    return
+                display.say(_cost(expected))
+            machine.check_devices()
+            outcome = train(task, config, budget=budget, output=folder, display=display)
+        show(console, outcome)
+        if outcome.interrupted:
+            console.print(f"stopped early. Go on with: ppga train --resume {outcome.folder}", soft_wrap=True)
+            sys.exit(128 + outcome.interrupted)
+
+    return run
+
+
+def show(console: Console, outcome: Outcome) -> None:
+    """The archive, its numbers, and what to do next."""
+    archive = outcome.archive
+    elites = archive.elites
+    if len(archive):
+        console.print(heatmap(archive.shape, elites["index"], elites["objective"]))
+        measures = ", ".join(archive.measure_names)
+        best = archive.elite(archive.best())
+        place = " ".join(f"{value:.2f}" for value in best["measures"])
+        console.print(
+            f"{len(archive)} of {archive.cells} cells ({archive.coverage:.0%}), "
+            f"QD-score {archive.qd_score:,.0f} (offset {archive.qd_offset:g}), "
+            f"best {best['objective']:,.0f} at {place} ({measures}), "
+            f"mean {elites['objective'].mean():,.0f}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if outcome.folder:
+        console.print(
+            f"\n  picture    {outcome.folder / 'heatmap.png'}"
+            f"\n  metrics    {outcome.folder / 'metrics.jsonl'}"
+            f"\n  archive    {outcome.folder / 'archive'}    ppga.load_archive({str(outcome.folder)!r})"
+            f"\n  longer     ppga train --resume {outcome.folder} --minutes 60\n",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _after(option: str, words: Sequence[str]) -> str | None:
+    """The word that follows an option, as `--option word` or `--option=word`."""
+    for number, word in enumerate(words):
+        if word == option and number + 1 < len(words):
+            return words[number + 1]
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return None
+
+
+def _check_resumed(
+    run: Path,
+    task: str | None,
+    old_task: str | None,
+    old: PPGAConfig,
+    new: PPGAConfig,
+    output: Path | None,
+) -> None:
+    """Refuse settings that the run was not begun with."""
+    if task is not None and task != old_task:
+        raise InputError(f"{run} is a run of {old_task}, not of {task}.")
+    if output is not None and output != run:
+        raise InputError(f"a resumed run stays in its folder, {run}; leave --output out.")
+    changed = [f"{name} (was {before!r}, now {after!r})" for name, before, after in differences(old, new)]
+    if changed:
+        raise InputError(
+            f"a resumed run keeps its settings; only its budget may change. Different: {', '.join(changed)}."
+        )
+
+
+def _resume(run: Path, budget: Budget, display: Display) -> Outcome:
+    machine.check_devices()
+    return resume(run, budget=budget, display=display)
+
+
+def _cost(expected: Estimate) -> str:
+    if expected.iteration_seconds is None:
+        return "time: not known beforehand"
+    total = "" if expected.seconds is None else f"; the whole run about {_span(expected.seconds)}"
+    return f"on this machine an iteration takes about {_span(expected.iteration_seconds)}{total}"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} seconds"
+
+
+def _show_plan(console: Console, task: str, config: PPGAConfig, budget: Budget, expected: Estimate) -> None:
+    """The resolved settings and what they will take."""
+    table = Table(box=SIMPLE, title=f"{config.algorithm} on {task}", show_header=False)
+
+    def rows(prefix: str, part: Any) -> None:
+        for item in dataclasses.fields(part):
+            value = getattr(part, item.name)
+            if dataclasses.is_dataclass(value):
+                rows(f"{prefix}{item.name}.", value)
+            else:
+                table.add_row(f"{prefix}{item.name}", str(value))
+
+    rows("", config)
+    table.add_section()
+    rows("budget.", budget)
+    table.add_section()
+    table.add_row("numbers in a policy", f"{expected.parameters:,}")
+    table.add_row("control steps an iteration", f"{expected.iteration_steps:,} at most")
+    table.add_row("memory, both archives full", f"{expected.archive_bytes / 2**20:,.0f} MiB")
+    table.add_row("memory, one update", f"{expected.learning_bytes / 2**20:,.0f} MiB")
+    iterations = "not known" if expected.iterations is None else f"{expected.iterations:,}"
+    table.add_row("iterations", f"about {iterations}")
+    console.print(table)
+    console.print(_cost(expected), highlight=False)

@@ -1,0 +1,452 @@
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import ppga
+from ppga import Budget, InputError, PPGAConfig
+from ppga.runs import checkpoints, heatmap
+from ppga.runs.config import differences, from_json, to_json
+from ppga.runs.display import Lines, Picture
+from ppga.runs.folder import RunFolder, read_lines
+
+TIMES = ("wall_time", "steps_per_second", "times")
+CONFIG = PPGAConfig(
+    search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
+    keeping=ppga.KeepingConfig(checkpoint_seconds=0, snapshot_iterations=4, tensorboard=False),
+)
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The metrics without the times."""
+    return [
+        {name: value for name, value in line.items() if name not in TIMES}
+        for line in read_lines(run / "metrics.jsonl")
+    ]
+
+
+def same_runs(a: Path, b: Path) -> None:
+    """Same archive, bit by bit, and same metrics but for times."""
+    for name, values in ppga.load_archive(a).elites.items():
+        np.testing.assert_array_equal(ppga.load_archive(b).elites[name], values, err_msg=name)
+    assert json.dumps(lines(a)) == json.dumps(lines(b))
+    assert (a / "cells.jsonl").read_text() == (b / "cells.jsonl").read_text()
+
+
+# The folder.
+
+
+def test_a_run_leaves_all_it_should(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = replace(CONFIG, keeping=replace(CONFIG.keeping, tensorboard=True))
+    outcome = ppga.train("sphere", config, budget=Budget(iterations=9), output=run)
+    told = json.loads((run / "config.json").read_text())
+    assert told["task"] == "sphere"
+    assert told["config"]["search"]["branches"] == 8
+    assert told["machine"]["cores"] >= 1
+    assert {"jax", "mujoco", "ppga"} <= told["machine"]["versions"].keys()
+    metrics = list(read_lines(run / "metrics.jsonl"))
+    assert [line["iteration"] for line in metrics] == list(range(1, 10))
+    for name in (
+        "evaluations", "env_steps", "wall_time", "qd_score", "qd_offset", "coverage", "best", "mean",
+        "elites", "new_elites", "soft_new", "restarts", "nonfinite", "search_objective", "search_measures",
+        "xnes_mean", "xnes_scale", "times",
+    ):  # fmt: skip
+        assert name in metrics[-1], name
+    archive = ppga.load_archive(run)
+    assert metrics[-1]["qd_score"] == pytest.approx(archive.qd_score)
+    assert metrics[-1]["best"] == archive.elites["objective"].max()
+    assert metrics[-1]["coverage"] == archive.coverage == len(archive) / 400
+    assert metrics[-1]["evaluations"] == 9 * 9
+    for name, values in outcome.archive.elites.items():
+        np.testing.assert_array_equal(archive.elites[name], values)
+    snapshots = list(read_lines(run / "cells.jsonl"))
+    assert [shot["iteration"] for shot in snapshots] == [4, 8]
+    assert len(snapshots[1]["cells"]) == metrics[7]["elites"]
+    assert (run / "heatmap.png").read_bytes().startswith(b"\x89PNG")
+    assert list((run / "tensorboard").glob("events*"))
+    kept = sorted(file.name for file in (run / "checkpoints").iterdir())
+    assert kept == [f"00000{i}.{suffix}" for i in (7, 8, 9) for suffix in ("json", "safetensors")]
+
+
+def test_without_an_output_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = ppga.train("sphere", CONFIG, budget=Budget(iterations=2))
+    assert outcome.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("budget", "iterations"),
+    [
+        (Budget(iterations=3), 3),
+        (Budget(evaluations=20), 3),  # 9 an iteration
+        (Budget(evaluations=1000, iterations=2), 2),
+        (Budget(minutes=1e-9), 1),
+    ],
+)
+def test_a_budget_ends_the_run(budget: Budget, iterations: int) -> None:
+    outcome = ppga.train("sphere", CONFIG, budget=budget)
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == iterations
+
+
+def test_callbacks_see_every_iteration_and_can_stop() -> None:
+    seen = []
+
+    def watch(iteration: ppga.Iteration) -> None:
+        seen.append(iteration.record["iteration"])
+        iteration.stop = iteration.record["iteration"] == 4
+
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=100), callbacks=[watch])
+    assert seen == [1, 2, 3, 4]
+
+
+def test_a_run_can_begin_with_the_elites_of_another(tmp_path: Path) -> None:
+    first = ppga.train("sphere", CONFIG, budget=Budget(iterations=10), output=tmp_path / "first")
+    config = replace(CONFIG, init_from=str(tmp_path / "first"), seed=5)
+    second = ppga.train("sphere", config, budget=Budget(iterations=1))
+    assert second.archive.qd_score >= first.archive.qd_score
+    assert set(first.archive.elites["index"]) <= set(second.archive.elites["index"])
+    assert second.record is not None
+    best = first.archive.elite(first.archive.best())
+    assert second.record["search_objective"][0] == pytest.approx(best["objective"], rel=1e-5)
+
+
+# Going on.
+
+
+def test_an_extended_run_is_a_longer_run(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=12), output=tmp_path / "whole")
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=5), output=tmp_path / "parts")
+    nothing = ppga.resume(tmp_path / "parts")
+    assert nothing.record is None, "it was finished"
+    ppga.resume(tmp_path / "parts", budget=Budget(iterations=12))
+    same_runs(tmp_path / "whole", tmp_path / "parts")
+    assert RunFolder(tmp_path / "parts").read()[2] == Budget(iterations=12)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "json", "missing"])
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path: Path, damage: str) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=12), output=whole)
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=6), output=run)
+    data = run / "checkpoints" / "000006.safetensors"
+    content = bytearray(data.read_bytes())
+    if damage == "truncated":
+        data.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[-1] ^= 1
+        data.write_bytes(content)
+    elif damage == "json":
+        data.with_suffix(".json").write_text("{")
+    else:
+        data.unlink()
+    output = io.StringIO()
+    ppga.resume(run, budget=Budget(iterations=12), display=Lines(Console(file=output, width=200)))
+    assert "checkpoint 6 is damaged" in output.getvalue()
+    assert "resuming after iteration 5" in output.getvalue()
+    same_runs(whole, run)
+
+
+def test_when_all_checkpoints_are_damaged_it_says_so(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=2), output=tmp_path / "run")
+    for file in (tmp_path / "run" / "checkpoints").glob("*.safetensors"):
+        file.write_bytes(b"")
+    with pytest.raises(InputError, match=r"all checkpoints .* damaged"):
+        ppga.resume(tmp_path / "run", budget=Budget(iterations=4))
+
+
+def test_a_leftover_of_a_cut_write_does_no_harm(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=8), output=tmp_path / "whole")
+    run = tmp_path / "run"
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=4), output=run)
+    (run / "checkpoints" / "000005.safetensors").write_bytes(b"half")
+    (run / "checkpoints" / ".000005.json.x.part").write_bytes(b"")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 5, "qd')
+    ppga.resume(run, budget=Budget(iterations=8))
+    same_runs(tmp_path / "whole", run)
+    assert len(list((run / "checkpoints").iterdir())) == 6
+
+
+def command(run: Path, *options: str) -> list[str]:
+    return [
+        sys.executable, "-m", "ppga", "train", "sphere", "--quiet", "--iterations", "60",
+        "--output", str(run),
+        "--search.branches", "8", "--search.sigma0", "5", "--search.walk-updates", "1",
+        "--keeping.checkpoint-seconds", "0", "--keeping.no-tensorboard", *options,
+    ]  # fmt: skip
+
+
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    subprocess.run(command(whole), check=True, capture_output=True)
+    dice = random.Random(0)
+    kills, start = 0, command(run)
+    while kills < 6:
+        process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if not wait_for_work(run, process):
+            break
+        time.sleep(dice.uniform(0.0, 0.15))
+        process.kill()
+        process.wait()
+        kills += 1
+        start = [sys.executable, "-m", "ppga", "train", "--resume", str(run), "--quiet"]
+    assert kills >= 3, "it was disturbed"
+    subprocess.run(start, check=True, capture_output=True)
+    same_runs(whole, run)
+
+
+def wait_for_work(run: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until a process writes metrics; False if it ended first."""
+
+    def size() -> tuple[int, float]:
+        file = run / "metrics.jsonl"
+        return (file.stat().st_size, file.stat().st_mtime) if file.exists() else (0, 0.0)
+
+    first = size()
+    while size() == first:
+        if process.poll() is not None:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_iteration_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(command(run, "--iterations", "100000"), stdout=subprocess.PIPE, text=True)
+    assert wait_for_work(run, process)  # type: ignore[arg-type]
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"ppga train --resume {run}" in output
+    last = lines(run)[-1]["iteration"]
+    checkpoint = checkpoints.newest(run / "checkpoints", print)
+    assert checkpoint is not None
+    assert checkpoint.iteration == last
+
+
+def test_a_resumed_run_of_a_robot_is_the_same_run(tmp_path: Path) -> None:
+    """Real physics, real learning, tiny; as if killed after two of four iterations, then another process."""
+    config, _ = ppga.preset("smoke", "walker2d")
+    config = replace(
+        config, search=replace(config.search, sigma0=1.0), archive=replace(config.archive, alpha=1.0)
+    )
+    config = replace(config, keeping=replace(config.keeping, checkpoint_seconds=0))
+    ppga.train("walker2d", config, budget=Budget(iterations=4), output=tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for number in (3, 4):
+        for file in (tmp_path / "parts" / "checkpoints").glob(f"00000{number}.*"):
+            file.unlink()
+    shutil.rmtree(tmp_path / "parts" / "archive")
+    subprocess.run(
+        [sys.executable, "-m", "ppga", "train", "--resume", str(tmp_path / "parts"), "--iterations", "4"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    same_runs(tmp_path / "whole", tmp_path / "parts")
+    archive = ppga.load_archive(tmp_path / "whole")
+    assert archive.description["task"]["name"] == "walker2d"
+    metrics = lines(tmp_path / "whole")[-1]
+    learning = 4 * 2 * config.ppo.environments * config.ppo.rollout_length
+    judged = metrics["env_steps"] - learning
+    assert metrics["evaluations"] == 4 * 5
+    assert 0 < judged <= metrics["evaluations"] * config.simulation.episode_length
+    # the elite does alone what it was archived with: same physics, from its file
+    cell = archive.best()
+    act = archive.policy(cell)
+    task = ppga.make_task("walker2d", episode_length=20)
+    action = act(np.zeros(task.observation_size))
+    assert action.shape == (task.action_size,)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (replace(CONFIG, algorithm="pppga"), "Did you mean 'ppga'"),
+        (replace(CONFIG, seed=-1), "seed must lie"),
+        (replace(CONFIG, search=replace(CONFIG.search, branches=1)), "at least 2"),
+        (replace(CONFIG, search=replace(CONFIG.search, episodes=0)), "episodes must be a whole number"),
+        (replace(CONFIG, search=replace(CONFIG.search, sigma0=0.0)), "sigma0 must be a positive"),
+        (replace(CONFIG, ppo=replace(CONFIG.ppo, environments=100)), "try 99 or 102"),
+        (replace(CONFIG, ppo=replace(CONFIG.ppo, environments=2)), "try 3"),
+        (replace(CONFIG, ppo=replace(CONFIG.ppo, minibatches=7)), "cannot be cut into 7 minibatches"),
+        (replace(CONFIG, ppo=replace(CONFIG.ppo, discount=1.5)), "discount must lie"),
+        (replace(CONFIG, ppo=replace(CONFIG.ppo, learning_rate=float("nan"))), "learning_rate must lie"),
+        (replace(CONFIG, archive=replace(CONFIG.archive, alpha=2.0)), r"alpha must lie in \[0, 1\]"),
+        (replace(CONFIG, archive=replace(CONFIG.archive, threshold_min=None)), "needs a threshold_min"),
+        (replace(CONFIG, network=replace(CONFIG.network, actor=(0,))), "hidden units"),
+        (replace(CONFIG, keeping=replace(CONFIG.keeping, checkpoint_seconds=-1.0)), "checkpoint_seconds"),
+        (replace(CONFIG, init_from="nowhere"), "no archive in nowhere"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_written(
+    config: PPGAConfig, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        ppga.train("halfcheetah", config, budget=Budget(iterations=1), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(), Budget(iterations=0), Budget(minutes=-1.0), Budget(minutes=float("nan"))]
+)
+def test_budgets_that_cannot_be_met_are_refused(budget: Budget) -> None:
+    with pytest.raises(InputError, match="budget"):
+        ppga.train("sphere", CONFIG, budget=budget)
+
+
+def test_another_run_is_never_written_over(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(InputError, match="already holds a run"):
+        ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "other")
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        with pytest.raises(InputError, match="is a file"):
+            ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / place)
+
+
+def test_folders_that_are_no_runs_of_this_version_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run's folder"):
+        ppga.resume(tmp_path)
+    run = tmp_path / "run"
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=run)
+    content = json.loads((run / "config.json").read_text())
+    for change, message in (
+        ({"version": 99}, "another version"),
+        ({"format": "other"}, "does not describe a run"),
+        ({"config": {"search": {"branchs": 3}}}, "Did you mean 'branches'"),
+        ({"config": {"search": {"branches": "many"}}}, "expected int"),
+        ({"config": []}, "table of settings"),
+    ):
+        (run / "config.json").write_text(json.dumps(content | change))
+        with pytest.raises(InputError, match=message):
+            ppga.resume(run)
+
+
+def test_archives_that_do_not_fit_cannot_be_begun_with(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "sphere")
+    config, budget = ppga.preset("smoke", "hopper")
+    with pytest.raises(InputError, match="of sphere, this run of hopper"):
+        ppga.train("hopper", replace(config, init_from=str(tmp_path / "sphere")), budget=budget)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told_and_the_checkpoint_before_survives(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=3), output=run)
+    metrics = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").symlink_to("/dev/full")
+
+    def cut_after(self: RunFolder, iteration: int) -> None:
+        """Leave the full device in place."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "cut_after", cut_after)
+        with pytest.raises(InputError, match=r"No space left on device.*--resume"):
+            ppga.resume(run, budget=Budget(iterations=6))
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").write_text(metrics)
+    ppga.resume(run, budget=Budget(iterations=6))
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=6), output=tmp_path / "whole")
+    same_runs(tmp_path / "whole", run)
+
+
+# Config.
+
+
+def test_configs_survive_json() -> None:
+    for name in ("laptop", "paper", "smoke"):
+        for task in (*ppga.TASKS, "sphere"):
+            config, budget = ppga.preset(name, task)
+            assert from_json(PPGAConfig, json.loads(json.dumps(to_json(config)))) == config
+            assert from_json(Budget, json.loads(json.dumps(to_json(budget)))) == budget
+
+
+def test_presets_fit_their_tasks() -> None:
+    for name in ("laptop", "paper", "smoke"):
+        for task in ppga.TASKS:
+            measures = len(ppga.TASKS[task].feet)
+            config, budget = ppga.preset(name, task)
+            config.check(measures)
+            budget.check()
+
+
+def test_differences_name_the_field() -> None:
+    other = replace(CONFIG, search=replace(CONFIG.search, branches=9), seed=3)
+    assert set(differences(CONFIG, other)) == {("search.branches", 8, 9), ("seed", 0, 3)}
+
+
+# Pictures.
+
+
+def test_planes_put_the_measures_where_people_look_for_them() -> None:
+    cells = np.array([0, 5, 2])  # (0, 0), (1, 2), (0, 2) of 2 x 3
+    drawn = heatmap.plane((2, 3), cells, np.array([1.0, 2.0, 3.0]))
+    nan = np.nan
+    np.testing.assert_array_equal(drawn, [[3.0, 2.0], [nan, nan], [1.0, nan]])
+    four = heatmap.plane((2, 2, 2, 2), np.array([0b1011]), np.array([7.0]))
+    # measures (1, 0, 1, 1): right half, its right column; lower half, its upper row
+    assert [tuple(at) for at in np.argwhere(four == 7.0)] == [(2, 3)]
+    assert heatmap.plane((4,), np.array([1]), np.array([5.0])).shape == (1, 4)
+
+
+def test_big_archives_are_thinned_for_the_terminal_to_the_best_of_each_block() -> None:
+    text = heatmap.text((100, 100), np.arange(10_000), np.arange(10_000.0), width=40)
+    rows = text.plain.rstrip("\n").split("\n")
+    assert len(rows) == 20
+    assert all(len(row) == 40 for row in rows)
+
+
+def test_both_displays_show_a_run() -> None:
+    for make, expected in (
+        (lambda console: Lines(console), ["100%  iteration 3", "coverage"]),
+        (lambda console: Picture(console), ["QD-score", "coverage", "██", "xNES scale", "100%"]),
+    ):
+        output = io.StringIO()
+        console = Console(file=output, force_terminal=make(Console()).__class__ is Picture, width=120)
+        ppga.train("sphere", CONFIG, budget=Budget(iterations=3), display=make(console))
+        for word in expected:
+            assert word in output.getvalue()
+
+
+def test_warnings_are_shown_once() -> None:
+    output = io.StringIO()
+    display = Lines(Console(file=output, width=200), quiet=True)
+    nothing = np.zeros(0)
+    for iteration in range(3):
+        display.show(
+            {"iteration": iteration}, 0.5, ["the step size has grown (1e9)"], (2, 2), nothing, nothing
+        )
+    assert output.getvalue().count("grown") == 1
+
+
+def test_unwritable_places_are_told(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot write"):
+        ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")

@@ -1,0 +1,215 @@
+"""Everything a run can be told, checked before anything compiles."""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ppga.algorithms.base import SearchConfig
+from ppga.algorithms.policy_search import NetworkConfig
+from ppga.archives import ArchiveConfig
+from ppga.errors import InputError, at_least_one, choose
+from ppga.learners.vppo import PPOConfig
+
+
+@dataclass(frozen=True)
+class SimulationConfig:
+    """How the task is simulated.
+
+    Attributes:
+        physics: engine: mujoco (CPU threads) or mjx (JAX, for accelerators).
+        integrator: fast (Euler) or gymnasium (as the robot's model file says).
+        episode_length: control steps until an episode is cut off.
+        threads: of the mujoco engine; all visible cores by default.
+    """
+
+    physics: Literal["mujoco", "mjx"] = "mujoco"
+    integrator: Literal["fast", "gymnasium"] = "fast"
+    episode_length: int = 1000
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class KeepingConfig:
+    """What a run writes, and how often.
+
+    Attributes:
+        checkpoint_seconds: least time between two checkpoints; 0 for one after every iteration. Writing never takes
+            more than a fiftieth of the time.
+        snapshot_iterations: iterations between two snapshots of all cells' objectives.
+        tensorboard: write TensorBoard's files.
+        wandb: project of Weights & Biases to report to (needs the extra `wandb`).
+    """
+
+    checkpoint_seconds: float = 30.0
+    snapshot_iterations: int = 10
+    tensorboard: bool = True
+    wandb: str | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a run ends: at the first of these that is reached.
+
+    Attributes:
+        iterations: of the algorithm.
+        minutes: of wall time, over all sittings.
+        env_steps: control steps, learning and judging.
+        evaluations: episodes judged.
+    """
+
+    iterations: int | None = None
+    minutes: float | None = None
+    env_steps: int | None = None
+    evaluations: int | None = None
+
+    def check(self) -> None:
+        """Raise an InputError unless there is an end."""
+        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        if not given:
+            raise InputError(
+                "a run needs a budget: --iterations, --minutes, --env-steps or --evaluations."
+            )
+        for name, value in given.items():
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"the budget of {name} must be positive, got {value}.")
+
+    def spent(self, iterations: int, minutes: float, env_steps: int, evaluations: int) -> float:
+        """Share of the budget that is used up; 1 or more when the run is over."""
+        used = {"iterations": iterations, "minutes": minutes, "env_steps": env_steps, "evaluations": evaluations}
+        limits = {name: limit for name, limit in dataclasses.asdict(self).items() if limit is not None}
+        return float(max(used[name] / limit for name, limit in limits.items()))
+
+
+@dataclass(frozen=True)
+class PPGAConfig:
+    """All settings of a run besides its task and its budget.
+
+    Example:
+        >>> PPGAConfig(seed=1, search=SearchConfig(branches=32)).search.branches
+        32
+
+    Attributes:
+        algorithm: which one.
+        seed: of all randomness.
+        search: branching, judging, walking.
+        ppo: learning.
+        archive: cells and thresholds.
+        network: sizes of actor and critic.
+        simulation: physics.
+        keeping: what is written.
+        init_from: a run, an archive or a policy whose elites the run begins with.
+    """
+
+    algorithm: str = "ppga"
+    seed: int = 0
+    search: SearchConfig = field(default_factory=SearchConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    simulation: SimulationConfig = field(default_factory=SimulationConfig)
+    keeping: KeepingConfig = field(default_factory=KeepingConfig)
+    init_from: str | None = None
+
+    def check(self, measures: int, learns: bool = True) -> None:
+        """Raise an InputError for settings that cannot work for a task with that many measures.
+
+        Args:
+            measures: k.
+            learns: whether policies learn in environments (not so on problems with known gradients).
+        """
+        from ppga.algorithms import ALGORITHMS
+
+        choose("algorithm", self.algorithm, ALGORITHMS)
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"the seed must lie in [0, 2^32), got {self.seed}.")
+        self.search.check()
+        self.archive.check(measures)
+        if not (math.isfinite(self.keeping.checkpoint_seconds) and self.keeping.checkpoint_seconds >= 0):
+            raise InputError(f"checkpoint_seconds must be at least 0, got {self.keeping.checkpoint_seconds}.")
+        at_least_one("snapshot_iterations", self.keeping.snapshot_iterations)
+        if learns:
+            self._check_learning(measures)
+
+    def _check_learning(self, measures: int) -> None:
+        ppo, emitters = self.ppo, self.search.emitters
+        for name in ("environments", "rollout_length", "epochs", "minibatches"):
+            at_least_one(name, getattr(ppo, name))
+        for sizes in (self.network.actor, self.network.critic):
+            for size in sizes:
+                at_least_one("hidden units", size)
+        agents = emitters * (measures + 1)
+        if ppo.environments % agents:
+            down, up = ppo.environments // agents * agents, -(-ppo.environments // agents) * agents
+            nearest = f"{down} or {up}" if down else f"{up}"
+            raise InputError(
+                f"{ppo.environments} environments cannot be shared by {agents} agents ({emitters} search "
+                f"policies x (1 reward + {measures} measures)); try {nearest}."
+            )
+        for what, count in (("gradients", agents), ("walk", emitters)):
+            batch = ppo.environments // count * ppo.rollout_length
+            if batch % ppo.minibatches:
+                raise InputError(
+                    f"an agent's batch of {batch} steps ({what}: {ppo.environments // count} environments x "
+                    f"{ppo.rollout_length} steps) cannot be cut into {ppo.minibatches} minibatches."
+                )
+        for name, low, high in (
+            ("learning_rate", 0, math.inf), ("discount", 0, 1), ("gae_lambda", 0, 1), ("clip", 0, math.inf),
+            ("value_coefficient", 0, math.inf), ("entropy_coefficient", 0, math.inf),
+            ("gradient_norm", 0, math.inf), ("target_kl", 0, math.inf), ("initial_std", 1e-6, math.inf),
+        ):  # fmt: skip
+            value = getattr(ppo, name)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise InputError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}.")
+
+
+# To and from JSON.
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A config as nested plain values."""
+    return dataclasses.asdict(config)
+
+
+def from_json(kind: type[Any], values: Any, where: str = "") -> Any:
+    """A config of the given class from nested plain values; an InputError names what does not fit."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where or kind.__name__}: expected a table of settings, got {values!r}.")
+    hints = typing.get_type_hints(kind)
+    known = {item.name for item in dataclasses.fields(kind)}
+    for name in values:
+        choose(f"setting {where}", str(name), sorted(known))
+    return kind(**{name: _value(hints[name], value, f"{where}{name}") for name, value in values.items()})
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    """`value` as the annotated kind, or an InputError."""
+    if dataclasses.is_dataclass(kind):
+        return from_json(typing.cast(type[Any], kind), value, f"{where}.")
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in options:
+            return None
+        return _value(next(option for option in options if option is not type(None)), value, where)
+    if origin is Literal and value in options:
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_value(options[0], item, where) for item in value)
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind in (int, str, bool) and type(value) is kind:
+        return value
+    raise InputError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {value!r}.")
+
+
+def differences(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Fields that two configs of one class differ in, with both values."""
+    for item in dataclasses.fields(old):
+        before, after = getattr(old, item.name), getattr(new, item.name)
+        if dataclasses.is_dataclass(before):
+            yield from differences(before, after, f"{where}{item.name}.")
+        elif before != after:
+            yield f"{where}{item.name}", before, after

@@ -1,0 +1,170 @@
+"""A run's folder: what it was told, what it measured, where to go on from, and what it found.
+
+    config.json       task, settings, budget, versions, machine, commit
+    metrics.jsonl     a line an iteration
+    cells.jsonl       objectives of all filled cells, every few iterations
+    checkpoints/      the last three states
+    archive/          archive.safetensors, the elites so far
+    heatmap.png       a picture of them
+    tensorboard/      for those who like it
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ppga import machine
+from ppga.errors import InputError
+from ppga.runs.config import Budget, PPGAConfig, from_json, to_json
+from ppga.storage import read_json, write_json, write_text
+
+FORMAT, FORMAT_VERSION = "ppga run", 1
+EXACT = ("cpu", "cores")
+"""What must be the same for a resumed run to be bit-exact, besides the versions."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths and small files of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """What the run was told."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """A line an iteration."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def cells(self) -> Path:
+        """Snapshots of the cells."""
+        return self.path / "cells.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """States to go on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def archive(self) -> Path:
+        """The elites."""
+        return self.path / "archive" / "archive.safetensors"
+
+    @property
+    def heatmap(self) -> Path:
+        """A picture of them."""
+        return self.path / "heatmap.png"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's files."""
+        return self.path / "tensorboard"
+
+    def check_free(self) -> None:
+        """Raise an InputError if something is there already, or nothing can be."""
+        if self.config.exists():
+            raise InputError(
+                f"{self.path} already holds a run. To continue it: ppga train --resume {self.path}. To start "
+                "another, choose another --output."
+            )
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise InputError(f"{self.path} is not empty; choose another --output.")
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file; choose another --output.")
+        parent = next(parent for parent in self.path.absolute().parents if parent.exists())
+        if not parent.is_dir():
+            raise InputError(f"cannot make {self.path}: {parent} is a file.")
+
+    def create(self, task: str, config: PPGAConfig, budget: Budget) -> None:
+        """Begin a run's folder."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.config, _content(task, config, budget))
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {error.strerror}.") from None
+
+    def read(self) -> tuple[str, PPGAConfig, Budget]:
+        """Task, settings and budget the run was told."""
+        if not self.config.is_file():
+            raise InputError(f"{self.path} is not a run's folder: it has no config.json.")
+        content = read_json(self.config)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise InputError(f"{self.config} does not describe a run.")
+        if content.get("version") != FORMAT_VERSION:
+            raise InputError(
+                f"{self.path} was written by another version of ppga (run format {content.get('version')!r}, "
+                f"this one reads {FORMAT_VERSION})."
+            )
+        try:
+            return (
+                str(content["task"]),
+                from_json(PPGAConfig, content["config"]),
+                from_json(Budget, content["budget"]),
+            )
+        except KeyError as error:
+            raise InputError(f"{self.config} has no {error}.") from None
+
+    def change_budget(self, budget: Budget) -> None:
+        """Write down a new budget."""
+        write_json(self.config, read_json(self.config) | {"budget": to_json(budget)})
+
+    def strange_to(self) -> list[str]:
+        """How this machine differs from the one the run was begun on, where it matters for exactness."""
+        content = read_json(self.config)
+        then, now = content.get("machine", {}), machine.describe()
+        changes = [
+            f"{name}: {then.get(name)} then, {now[name]} now" for name in EXACT if then.get(name) != now[name]
+        ]
+        old, new = then.get("versions", {}), now["versions"]
+        return changes + [
+            f"{name}: {old.get(name)} then, {new[name]} now" for name in new if old.get(name) != new[name]
+        ]
+
+    def cut_after(self, iteration: int) -> None:
+        """Drop recorded lines of iterations after the given one, and a line that was cut short."""
+        for file in (self.metrics, self.cells):
+            if file.exists():
+                lines = [json.dumps(line) + "\n" for line in read_lines(file) if line["iteration"] <= iteration]
+                write_text(file, "".join(lines))
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Whole lines of a .jsonl file; a last line that was cut short is left out."""
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.endswith("\n"):
+                return
+            yield json.loads(line)
+
+
+def _content(task: str, config: PPGAConfig, budget: Budget) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "task": task,
+        "config": to_json(config),
+        "budget": to_json(budget),
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(),
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """Commit of the source this package runs from; None for an installed one."""
+    here = Path(__file__).parent
+    run: Callable[..., Any] = subprocess.run
+    try:
+        found = run(["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+                    capture_output=True, text=True, check=False, timeout=10)  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

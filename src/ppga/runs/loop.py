@@ -1,0 +1,400 @@
+"""The loop around an algorithm: budget, metrics, checkpoints, display."""
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from ppga.algorithms import ALGORITHMS, Algorithm, PolicySearch, Problem
+from ppga.algorithms.sphere import Sphere
+from ppga.archives import Archive, ArchivePair, load_archive
+from ppga.archives.pair import elites_of
+from ppga.errors import InputError, choose
+from ppga.runs import checkpoints, heatmap
+from ppga.runs.config import Budget, PPGAConfig, to_json
+from ppga.runs.display import Display, Silent
+from ppga.runs.folder import RunFolder
+from ppga.runs.loggers import Logger, TensorBoard, WandB
+from ppga.runs.presets import preset
+from ppga.tasks import TASKS, Task, make_task
+
+WRITING_SHARE = 50
+"""Writing a checkpoint may take a fiftieth of the time."""
+PICTURE_SECONDS = 60.0
+"""Least time between two pictures of the archive."""
+
+
+@dataclass
+class Iteration:
+    """What a callback gets after every iteration.
+
+    Attributes:
+        record: the metrics line.
+        algorithm: with its archives and search policies.
+        stop: set it to end the run after this iteration.
+    """
+
+    record: dict[str, Any]
+    algorithm: Algorithm
+    stop: bool = False
+
+
+Callback = Callable[[Iteration], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        archive: the elites.
+        record: the last metrics line; None when nothing was done.
+        folder: where everything is, if anywhere.
+        interrupted: the signal that ended it early.
+    """
+
+    archive: Archive
+    record: dict[str, Any] | None
+    folder: Path | None
+    interrupted: signal.Signals | None = None
+
+
+def train(
+    task: str | Task | Problem,
+    config: PPGAConfig | None = None,
+    *,
+    budget: Budget | None = None,
+    output: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[Callback] = (),
+    display: Display | None = None,
+) -> Outcome:
+    """Train an archive.
+
+    Example:
+        >>> import ppga
+        >>> config, budget = ppga.preset("smoke", "halfcheetah")
+        >>> outcome = ppga.train("halfcheetah", config, budget=budget)
+        >>> len(outcome.archive) > 0
+        True
+
+    Args:
+        task: name of a task, a task of your own, or any `Problem`.
+        config: settings; those of the laptop preset by default.
+        budget: when to stop; the preset's 30 minutes by default.
+        output: folder for metrics, checkpoints and archive; nothing is written by default.
+        callbacks: called with an `Iteration` after every iteration.
+        display: shows the run; nothing by default.
+
+    Raises:
+        InputError: settings that cannot work; before anything compiles.
+    """
+    name = task_name(task)
+    default_config, default_budget = preset("laptop", name)
+    config, budget = config or default_config, budget or default_budget
+    budget.check()
+    folder = None if output is None else RunFolder(Path(output))
+    if folder:
+        folder.check_free()
+    display = display or Silent()
+    algorithm = make_algorithm(task, config, display.pulse)
+    start_from = load_archive(config.init_from) if config.init_from else None
+    if start_from:
+        check_start(start_from, algorithm)
+    if folder:
+        folder.create(name, config, budget)
+    display.begin(f"{config.algorithm} on {name}", 0.0)
+    try:
+        algorithm.start()
+        if start_from:
+            begin_at(start_from, algorithm)
+        return _run(name, algorithm, config, budget, folder, 0.0, callbacks, display)
+    finally:
+        display.end()
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    budget: Budget | None = None,
+    task: str | Task | Problem | None = None,
+    callbacks: Sequence[Callback] = (),
+    display: Display | None = None,
+) -> Outcome:
+    """Continue a run where its newest whole checkpoint left it, bit by bit as if it had never stopped.
+
+    Args:
+        run: its folder.
+        budget: a new one, of the whole run; that it was begun with by default.
+        task: needed again if it was one of your own.
+        callbacks: as in `train`.
+        display: as in `train`.
+    """
+    folder = RunFolder(Path(run))
+    name, config, old_budget = folder.read()
+    budget = budget or old_budget
+    budget.check()
+    display = display or Silent()
+    algorithm = make_algorithm(name if task is None else task, config, display.pulse)
+    for change in folder.strange_to():
+        display.say(f"warning: not exactly as uninterrupted: {change}")
+    checkpoint = checkpoints.newest(folder.checkpoints, lambda message: display.say(f"warning: {message}"))
+    if budget != old_budget:
+        folder.change_budget(budget)
+    seconds = 0.0 if checkpoint is None else checkpoint.seconds
+    if checkpoint is None:
+        display.say("no checkpoint was finished yet: starting from the beginning")
+        folder.cut_after(0)
+        algorithm.start()
+        if config.init_from:
+            begin_at(load_archive(config.init_from), algorithm)
+    else:
+        try:
+            algorithm.load_state(checkpoint.arrays)
+        except KeyError as error:
+            raise InputError(f"the checkpoint in {folder.checkpoints} has no {error}.") from None
+        folder.cut_after(checkpoint.iteration)
+        display.say(f"resuming after iteration {checkpoint.iteration}, {seconds / 60:.1f} minutes in")
+    share = _share(budget, algorithm, seconds)
+    if share >= 1:
+        display.say("the run has used up its budget; nothing to do")
+        return Outcome(to_archive(algorithm), None, folder.path)
+    display.begin(f"{config.algorithm} on {name}", share)
+    try:
+        return _run(name, algorithm, config, budget, folder, seconds, callbacks, display)
+    finally:
+        display.end()
+
+
+def task_name(task: str | Task | Problem) -> str:
+    """What a task is called."""
+    if isinstance(task, str):
+        return task
+    return task.name if isinstance(task, Task) else str(task.describe()["task"]["name"])
+
+
+def make_algorithm(
+    task: str | Task | Problem, config: PPGAConfig, progress: Callable[[], None] = lambda: None
+) -> Algorithm:
+    """An algorithm ready to start; settings that cannot work raise an InputError here."""
+    problem: Problem
+    if isinstance(task, str) and choose("task", task, [*TASKS, "sphere"]) != "sphere":
+        simulation = dataclasses.asdict(config.simulation)
+        task = make_task(task, **simulation)
+    if isinstance(task, Task):
+        config.check(len(task.measure_names))
+        problem = PolicySearch(task, config.search, config.ppo, config.network, progress)
+    else:
+        known: Any = Sphere(config.search) if isinstance(task, str) else task
+        problem = known
+        config.check(len(problem.measure_names), learns=False)
+    archives = ArchivePair(
+        problem.solution_size,
+        problem.archive_shape,
+        problem.measure_ranges,
+        problem.fields,
+        problem.qd_offset,
+        config.archive,
+    )
+    return ALGORITHMS[config.algorithm](problem, config.search, archives, config.seed)
+
+
+def to_archive(algorithm: Algorithm) -> Archive:
+    """The elites found so far, with all that is needed to use them."""
+    archives, problem = algorithm.archives, algorithm.problem
+    elites = elites_of(archives.result)
+    del elites["threshold"]  # of an elitist archive: the objective
+    description = {
+        **problem.describe(),
+        "kind": "grid" if archives.centroids is None else "cvt",
+        "shape": list(archives.shape),
+        "ranges": [list(bounds) for bounds in archives.ranges],
+        "measure_names": list(problem.measure_names),
+        "qd_offset": archives.qd_offset,
+        "algorithm": algorithm.name,
+        "episodes": algorithm.config.episodes,
+        "seed": algorithm.seed,
+        **algorithm.counters(),
+    }
+    return Archive(description, elites, archives.centroids)
+
+
+def check_start(archive: Archive, algorithm: Algorithm) -> None:
+    """Raise an InputError if a run cannot begin with these elites."""
+    theirs, ours = archive.description, algorithm.problem.describe()
+    if theirs["task"]["name"] != ours["task"]["name"]:
+        raise InputError(f"that archive is of {theirs['task']['name']}, this run of {ours['task']['name']}.")
+    if not len(archive):
+        raise InputError("that archive is empty.")
+    wanted = {"solution": (algorithm.problem.solution_size,), **algorithm.problem.fields}
+    for name, shape in wanted.items():
+        if name not in archive.elites or archive.elites[name].shape[1:] != shape:
+            raise InputError(f"that archive's {name} does not fit: its network is {theirs['network']}, "
+                             f"this run's {ours['network']}.")  # fmt: skip
+
+
+def begin_at(archive: Archive, algorithm: Algorithm) -> None:
+    """Offer all elites of an archive, and put the search policies at the best ones."""
+    wanted = ("solution", "objective", "measures", *algorithm.problem.fields)
+    algorithm.archives.add(**{name: archive.elites[name] for name in wanted})
+    best = np.argsort(-archive.elites["objective"], kind="stable")
+    for emitter in range(algorithm.config.emitters):
+        row = best[emitter % len(best)]
+        elite = {name: archive.elites[name][row] for name in wanted}
+        algorithm.search = algorithm.problem.move(algorithm.search, emitter, elite)
+
+
+def _share(budget: Budget, algorithm: Algorithm, seconds: float) -> float:
+    return budget.spent(algorithm.iteration, seconds / 60, algorithm.env_steps, algorithm.evaluations)
+
+
+def _run(
+    name: str,
+    algorithm: Algorithm,
+    config: PPGAConfig,
+    budget: Budget,
+    folder: RunFolder | None,
+    seconds: float,
+    callbacks: Sequence[Callback],
+    display: Display,
+) -> Outcome:
+    """Iterate until the budget is used up, a callback says stop, or a signal comes."""
+    began = time.monotonic() - seconds
+    steps_before, keeping = algorithm.env_steps, 0.0
+    writer = _Writer(folder, name, config, budget, algorithm) if folder else None
+    record: dict[str, Any] | None = None
+    with _signals() as caught:
+        while True:
+            before = time.perf_counter()
+            record = algorithm.step()
+            now = time.monotonic() - began
+            record |= {
+                "wall_time": now,
+                "steps_per_second": (algorithm.env_steps - steps_before) / max(now - seconds, 1e-9),
+                "times": {
+                    **algorithm.times,
+                    "total": time.perf_counter() - before + keeping,
+                    "keeping": keeping,
+                },
+            }
+            before = time.perf_counter()
+            share = _share(budget, algorithm, now)
+            iteration = Iteration(record, algorithm, stop=share >= 1 or bool(caught))
+            for callback in callbacks:
+                callback(iteration)
+            if writer:
+                writer.keep(record, now, last=iteration.stop or bool(caught))
+            result = algorithm.archives.result
+            display.show(
+                record, share, algorithm.warnings, algorithm.archives.shape, result.data("index"),
+                result.data("objective"),
+            )  # fmt: skip
+            keeping = time.perf_counter() - before
+            if iteration.stop or caught:
+                break
+    if writer:
+        if caught and not writer.saved:  # the signal came while the iteration was written down
+            writer.keep(None, now, last=True)
+        writer.close()
+    return Outcome(
+        to_archive(algorithm), record, folder.path if folder else None, caught[0] if caught else None
+    )
+
+
+class _Writer:
+    """Keeps a run's folder up to date."""
+
+    def __init__(
+        self, folder: RunFolder, name: str, config: PPGAConfig, budget: Budget, algorithm: Algorithm
+    ) -> None:
+        self.folder, self.algorithm, self.config = folder, algorithm, config
+        self.loggers: list[Logger] = []
+        if config.keeping.tensorboard:
+            self.loggers.append(TensorBoard(folder.tensorboard, algorithm.iteration))
+        if config.keeping.wandb:
+            settings = {"task": name, "budget": to_json(budget), **to_json(config)}
+            self.loggers.append(WandB(config.keeping.wandb, folder.path, settings))
+        self.checkpointed = self.pictured = time.monotonic()
+        self.pause = config.keeping.checkpoint_seconds
+        self.saved = False
+
+    def keep(self, record: dict[str, Any] | None, seconds: float, last: bool) -> None:
+        """Write down an iteration, and what else is due."""
+        try:
+            if record is not None:
+                self._append(self.folder.metrics, record)
+                if record["iteration"] % self.config.keeping.snapshot_iterations == 0:
+                    self._append(self.folder.cells, self._snapshot())
+                for logger in self.loggers:
+                    logger.log(record)
+            now = time.monotonic()
+            self.saved = last or now - self.checkpointed >= self.pause
+            if self.saved:
+                self._save(seconds)
+                took = time.monotonic() - now
+                self.checkpointed = time.monotonic()
+                self.pause = max(self.config.keeping.checkpoint_seconds, WRITING_SHARE * took)
+                if self.config.keeping.checkpoint_seconds == 0:
+                    self.pause = 0.0
+            if last or now - self.pictured >= PICTURE_SECONDS:
+                heatmap.png(to_archive(self.algorithm), self.folder.heatmap)
+                self.pictured = time.monotonic()
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {self.folder.path}: {error.strerror or error}. The last checkpoint is whole; "
+                f"when there is room again: ppga train --resume {self.folder.path}"
+            ) from None
+
+    def close(self) -> None:
+        """Finish the loggers."""
+        for logger in self.loggers:
+            logger.close()
+
+    def _save(self, seconds: float) -> None:
+        to_archive(self.algorithm).save(self.folder.archive)
+        checkpoints.save(
+            self.folder.checkpoints,
+            checkpoints.Checkpoint(self.algorithm.iteration, seconds, self.algorithm.state()),
+        )
+
+    def _snapshot(self) -> dict[str, Any]:
+        elites = self.algorithm.archives.result.data(["index", "objective"])
+        order = np.argsort(elites["index"])
+        return {
+            "iteration": self.algorithm.iteration,
+            "cells": elites["index"][order].tolist(),
+            "objectives": [round(float(value), 3) for value in elites["objective"][order]],
+        }
+
+    def _append(self, file: Path, content: dict[str, Any]) -> None:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(content) + "\n")
+
+
+@contextmanager
+def _signals() -> Iterator[list[signal.Signals]]:
+    """Collect SIGINT and SIGTERM instead of dying of them; a second SIGINT interrupts at once."""
+    caught: list[signal.Signals] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def remember(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        caught.append(signal.Signals(number))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,67 @@
+"""Settings that fit a machine and a task: `laptop`, `paper`, `smoke`."""
+
+from dataclasses import replace
+from typing import Literal
+
+from ppga.algorithms.base import SearchConfig
+from ppga.algorithms.policy_search import NetworkConfig
+from ppga.archives import ArchiveConfig
+from ppga.errors import choose
+from ppga.learners.vppo import PPOConfig
+from ppga.runs.config import Budget, KeepingConfig, PPGAConfig, SimulationConfig
+
+PRESETS = {
+    "laptop": "a few CPU cores: an archive in minutes",
+    "paper": "the numbers of the paper and of its authors' scripts: days on a few cores",
+    "smoke": "seconds: shows that everything runs, not that it learns",
+}
+
+
+def preset(name: str, task: str) -> tuple[PPGAConfig, Budget]:
+    """Config and budget of a preset for a task."""
+    choose("preset", name, PRESETS)
+    return {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](task)
+
+
+def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
+    environments = {"ant": 200}.get(task, 192)  # shared by 5 agents there
+    threshold = {"halfcheetah": -600.0, "ant": -1000.0}.get(task, 0.0)
+    config = PPGAConfig(
+        ppo=PPOConfig(environments=environments, target_kl=0.03),
+        archive=ArchiveConfig(alpha=0.3, threshold_min=threshold),
+    )
+    return config, Budget(minutes=30.0)
+
+
+def _paper(task: str) -> tuple[PPGAConfig, Budget]:
+    like = {"hopper": "walker2d"}.get(task, task)  # the paper has no hopper
+    alpha = {"humanoid": 0.1, "walker2d": 0.15, "ant": 0.1, "halfcheetah": 1.0}.get(like, 0.1)
+    std: Literal["learnt", "reset"] = "reset" if like in ("walker2d", "halfcheetah") else "learnt"
+    config = PPGAConfig(
+        search=SearchConfig(
+            branches=300,
+            episodes=10,
+            jacobian_updates=10,
+            walk_updates=10,
+            sigma0={"ant": 3.0, "humanoid": 0.5}.get(like, 1.0),
+            mean="random",
+            mix="raw",
+            judge="sample",
+        ),
+        ppo=PPOConfig(environments=3000, learning_rate=3e-4 if like == "humanoid" else 1e-3, std=std),
+        archive=ArchiveConfig(alpha=alpha, threshold_min=-500.0 if like == "ant" else 200.0),
+        network=NetworkConfig(actor=(128, 128), critic=(256, 256)),
+    )
+    return config, Budget(iterations=2000)
+
+
+def _smoke(task: str) -> tuple[PPGAConfig, Budget]:
+    config, _ = _laptop(task)
+    return replace(
+        config,
+        search=replace(config.search, branches=4, episodes=1, jacobian_updates=1, walk_updates=1),
+        ppo=replace(config.ppo, environments=30, rollout_length=8, epochs=1, minibatches=2),
+        network=NetworkConfig(actor=(8,), critic=(8,)),
+        simulation=SimulationConfig(episode_length=20),
+        keeping=KeepingConfig(snapshot_iterations=1),
+    ), Budget(iterations=2)

@@ -14,8 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: help demo test lint format bench clean
 
 help:
-	@echo "make demo    install and see two policies on a robot"
-	@echo "make test    install, lint, and run all tests (minutes)"
+	@echo "make demo    install, train an archive for five minutes, and see it"
+	@echo "make test    install, lint, and run all tests (some ten minutes)"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make bench   measure this machine (minutes)"
@@ -50,6 +50,8 @@ format: $(DEV_READY)
 
 bench: $(DEV_READY)
 	$(BIN)/ppga bench physics
+	$(BIN)/ppga bench vppo
+	$(BIN)/ppga bench iteration
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache MUJOCO_LOG.TXT

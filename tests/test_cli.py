@@ -24,13 +24,15 @@ def test_tasks_are_listed_with_their_sizes() -> None:
     assert row.split()[:4] == ["humanoid", "270", "17", "10x10"]
 
 
-def test_demo_shows_a_table_and_gaits() -> None:
-    result = run("demo", "--episodes", "2")
+def test_demo_trains_and_shows_gaits(tmp_path: Path) -> None:
+    """Ended after one iteration by its budget, it has everything to show but walking."""
+    result = run("demo", "--task", "hopper", "--minutes", "0.01", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    rows = {line.split()[1]: line for line in result.stdout.splitlines() if line.startswith("│")}
-    reward = {name: float(row.split("│")[2].split("±")[0].replace(",", "")) for name, row in rows.items()}
-    assert reward["scripted"] > 0 > reward["random"]
-    assert "█" in result.stdout
+    for words in ("the best: reward", "little foot", "cells", "QD-score", "ppga train --resume"):
+        assert words in result.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "heatmap.png").exists()
+    assert len(ppga.load_archive(folder)) > 0
 
 
 def test_bench_writes_the_shared_form(tmp_path: Path) -> None:
@@ -50,6 +52,23 @@ def test_bench_writes_the_shared_form(tmp_path: Path) -> None:
     assert results["mjx/hopper"]["against"] == "physics/hopper"
 
 
+def test_bench_measures_learning_beside_its_limits(tmp_path: Path) -> None:
+    size = ("--task", "hopper", "--preset", "smoke", "--rounds", "1", "--json", "out.json")
+    result = run("bench", "vppo", *size, "--steps", "4", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    results = {entry["name"]: entry for entry in json.loads((tmp_path / "out.json").read_text())["results"]}
+    physics, update = (results[f"{name}/hopper"]["value"] for name in ("mujoco.batch", "update"))
+    vppo = results["vppo/hopper"]
+    assert vppo["ratio"] == pytest.approx(vppo["value"] * (1 / physics + 1 / update))
+    assert results["evaluation/hopper"]["ratio"] > 0
+    result = run("bench", "iteration", *size, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    results = {entry["name"]: entry for entry in json.loads((tmp_path / "out.json").read_text())["results"]}
+    assert 0 < results["overhead/hopper"]["value"] < 1
+    parts = [results[f"{phase}/hopper"]["value"] for phase in ("jacobian", "judge", "walk")]
+    assert sum(parts) <= results["iteration/hopper"]["value"]
+
+
 def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:
     result = run("doctor", "--task", "hopper", "--environments", "4", "--threads", "1")
     assert result.returncode == 0, result.stderr
@@ -66,9 +85,21 @@ def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:
         (["bench", "physics", "--json", "nowhere/x.json"], "cannot write to nowhere/x.json: No such file"),
         (["bench", "physics", "--json", "."], "cannot write to .: Is a directory"),
         (["bench", "physics", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
-        (["demo", "--seed", "-1"], "--seed must lie in [0, 2^32), got -1"),
-        (["demo", "--episodes", "-1"], "--episodes must be a whole number of at least 1, got -1"),
-        (["demo", "--episodes", "many"], "many"),
+        (["demo", "--seed", "-1"], "seed must lie in [0, 2^32), got -1"),
+        (["demo", "--minutes", "-1"], "the budget of minutes must be positive, got -1.0"),
+        (["demo", "--minutes", "many"], "many"),
+        (["demo", "--task", "hoper"], "Did you mean 'hopper'?"),
+        (["train"], "which task?"),
+        (["train", "halfcheeta"], "Did you mean 'halfcheetah'?"),
+        (["train", "hopper", "--preset", "desktop"], "unknown preset 'desktop'"),
+        (["train", "hopper", "--minutes", "0"], "the budget of minutes must be positive"),
+        (["train", "hopper", "--ppo.environments", "7"], "try 6 or 8"),
+        (["train", "hopper", "--ppo.enviroments", "8"], "--ppo.enviroments"),
+        (["train", "hopper", "--archive.alpha", "1.5"], "alpha must lie in [0, 1]"),
+        (["train", "hopper", "--algorithm", "pgga"], "Did you mean 'ppga'?"),
+        (["train", "hopper", "--init-from", "nowhere"], "no archive in nowhere"),
+        (["train", "--resume", "nowhere"], "nowhere is not a run's folder"),
+        (["train", "hopper", "--physics", "mjx"], "--physics"),
         (["doctor", "--task", "cheetah"], "Did you mean 'halfcheetah'?"),
         (["doctor", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["taskz"], "taskz"),
@@ -103,3 +134,41 @@ def test_help_imports_nothing_heavy() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "doctor" in result.stdout
+
+
+def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
+    small = ("--search.branches", "4", "--quiet")
+    first = run("train", "sphere", "--iterations", "2", "--output", "run", *small, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "QD-score" in first.stdout
+    for arguments, words in (
+        (["--search.branches", "8"], "search.branches (was 4, now 8)"),
+        (["hopper"], "is a run of sphere, not of hopper"),
+        (["--output", "elsewhere"], "leave --output out"),
+    ):
+        result = run("train", "--resume", "run", *arguments, cwd=tmp_path)
+        assert result.returncode == 2
+        assert words in result.stderr
+    finished = run("train", "--resume", "run", cwd=tmp_path)
+    assert finished.returncode == 0
+    assert "nothing to do" in finished.stdout
+    longer = run("train", "--resume", "run", "--iterations", "3", cwd=tmp_path)
+    assert longer.returncode == 0, longer.stderr
+    assert "resuming after iteration 2" in longer.stdout
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3]
+
+
+def test_a_dry_run_tells_what_it_would_take_and_writes_nothing(tmp_path: Path) -> None:
+    result = run("train", "halfcheetah", "--preset", "paper", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    for words in ("search.branches", "300", "memory, both archives full", "an iteration takes about", "days"):
+        assert words in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_of_train_is_grouped_and_knows_the_preset() -> None:
+    result = run("train", "walker2d", "--preset", "paper", "--help")
+    assert result.returncode == 0
+    for words in ("Example:", "ppo options", "archive options", "--search.branches", "(default: 300)"):
+        assert words in result.stdout

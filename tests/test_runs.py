@@ -2,6 +2,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -123,6 +124,18 @@ def test_a_run_can_begin_with_the_elites_of_another(tmp_path: Path) -> None:
     assert second.record is not None
     best = first.archive.elite(first.archive.best())
     assert second.record["search_objective"][0] == pytest.approx(best["objective"], rel=1e-5)
+
+
+def test_the_readmes_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    block = block.replace('"laptop"', '"smoke"').replace("minutes=10", "iterations=1")
+    namespace: dict[str, Any] = {}
+    exec(block, namespace)
+    assert namespace["action"].shape == (6,)
+    assert namespace["outcome"].record["iteration"] == 1
+    assert namespace["archive"].description["task"]["name"] == "walker2d"
 
 
 # Going on.

@@ -271,12 +271,3 @@ def test_the_page_on_adding_a_task() -> None:
         assert ppga.make_task("inchworm", episode_length=7).episode_length == 7
     finally:
         del ppga.TASKS["inchworm"]
-
-
-def test_the_readmes_example() -> None:
-    readme = (DOCS.parent / "README.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    namespace: dict[str, Any] = {}
-    exec(block.replace("episode_length=1000", "episode_length=20"), namespace)
-    assert namespace["scores"].measures.shape == (64, 4)
-    assert np.isfinite(namespace["scores"].objective).all()

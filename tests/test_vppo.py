@@ -32,7 +32,7 @@ def some_agents(count: int = AGENTS) -> Agent:
     policies = jax.vmap(learner.init_policy)(jax.random.split(jax.random.key(0), count))
     critics = jax.vmap(learner.init_critic)(jax.random.split(jax.random.key(1), count))
     returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), Returns.unknown(learner.objectives))
-    return Agent(policies, critics, returns)
+    return Agent(policies, critics, returns, jnp.full(count, CONFIG.learning_rate))
 
 
 def part(tree: Any, at: slice) -> Any:

@@ -17,7 +17,7 @@ from ppga import machine
 from ppga.errors import InputError, at_least_one, choose
 
 console = Console()
-BENCHMARKS = ("physics",)
+BENCHMARKS = ("physics", "vppo", "iteration")
 
 
 def tasks() -> None:
@@ -42,22 +42,26 @@ def tasks() -> None:
     console.print(table)
 
 
-def demo(episodes: int = 16, seed: int = 0, threads: int | None = None) -> None:
-    """See a random and a scripted policy on a robot.
+def demo(task: str = "halfcheetah", minutes: float = 5.0, seed: int = 0) -> None:
+    """Train an archive for five minutes, and see how differently its elites walk.
 
-    Example: ppga demo --episodes 32
+    Example: ppga demo --task walker2d --minutes 10
 
     Args:
-        episodes: episodes each policy plays.
-        seed: seed of starts and of the random policy.
-        threads: threads of the physics; all visible cores by default.
+        task: the robot.
+        minutes: how long to train.
+        seed: of all randomness.
     """
-    if not 0 <= seed < 2**32:
-        raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
     machine.check_devices()
-    from ppga.demo import run
+    from ppga.demo import run, show_gaits
+    from ppga.tasks import TASKS
+    from ppga.training import make_display, show
 
-    run(at_least_one("--episodes", episodes), seed, threads, console)
+    choose("task", task, TASKS)
+    outcome = run(task, minutes, seed, make_display(console))
+    if len(outcome.archive):
+        show_gaits(outcome.archive, console)
+    show(console, outcome)
 
 
 def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | None = None) -> None:
@@ -80,7 +84,8 @@ def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | No
 def bench(
     what: Positional[str],
     task: str = "all",
-    environments: int = 1024,
+    preset: str = "laptop",
+    environments: int | None = None,
     steps: int = 50,
     rounds: int = 5,
     threads: int | None = None,
@@ -91,17 +96,21 @@ def bench(
     Example: ppga bench physics --task ant --json ant.json
 
     Args:
-        what: physics (control steps/s of the engines beside the bare library).
+        what: physics (control steps/s of the engines beside the bare library), vppo (training and judging
+            steps/s beside what physics and updates alone would allow) or iteration (what PPGA spends on
+            anything but simulating and learning).
         task: a task, or all.
-        environments: how many run at once.
+        preset: settings of vppo and iteration.
+        environments: how many run at once; 1,024 for physics, the preset's for vppo.
         steps: control steps in one timed call.
-        rounds: how often each thing is timed; medians are reported.
+        rounds: how often each thing is timed, or iterations; medians are reported.
         threads: threads of MuJoCo, here and in the bare library; all visible cores by default.
         json: also write the results to this file.
     """
     choose("benchmark", what, BENCHMARKS)
     for option, value in (("--environments", environments), ("--steps", steps), ("--rounds", rounds)):
-        at_least_one(option, value)
+        if value is not None:
+            at_least_one(option, value)
     if json is not None:
         try:
             json.open("a").close()
@@ -109,15 +118,25 @@ def bench(
             raise InputError(f"cannot write to {json}: {error.strerror}.") from None
     machine.check_devices()
     from ppga.bench.harness import table, write_json
-    from ppga.bench.physics import bench_physics
     from ppga.tasks import TASKS
 
     names = list(TASKS) if task == "all" else [choose("task", task, [*TASKS, "all"])]
     results = []
     for number, name in enumerate(names, start=1):
         with console.status(f"measuring {name} ({number} of {len(names)})"):
-            new = bench_physics(name, environments, steps, rounds, threads)
-        console.print(table(new, title=f"{name}, {environments} environments: medians of {rounds} rounds"))
+            if what == "physics":
+                from ppga.bench.physics import bench_physics
+
+                new = bench_physics(name, environments or 1024, steps, rounds, threads)
+            elif what == "vppo":
+                from ppga.bench.learning import bench_vppo
+
+                new = bench_vppo(name, preset, environments, steps, rounds, threads)
+            else:
+                from ppga.bench.learning import bench_iteration
+
+                new = bench_iteration(name, preset, rounds, threads)
+        console.print(table(new, title=f"{what}, {name}: medians of {rounds} rounds"))
         results += new
     if json is not None:
         write_json(results, json)

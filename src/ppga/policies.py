@@ -5,8 +5,9 @@ over those with `jax.vmap`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,16 @@ class Policy:
     parameters: Array
     log_std: Array
     observation: Moments
+
+    @staticmethod
+    def of_elite(elite: Mapping[str, Any]) -> "Policy":
+        """The policy that an archive keeps: its solution, action noise and normaliser."""
+        normaliser = (elite[f"observation_{name}"] for name in ("mean", "variance", "count"))
+        return Policy(
+            jnp.asarray(elite["solution"]),
+            jnp.asarray(elite["log_std"]),
+            Moments(*(jnp.asarray(part) for part in normaliser)),
+        )
 
     def mean_action(self, network: Network, observation: Array) -> Array:
         """Actions (n, a) without noise for observations (n, o)."""

@@ -80,7 +80,7 @@ def command(words: Sequence[str], console: Console) -> Callable[..., None]:
         budget = default_budget if given == Budget() else given
         assert budget is not None
         budget.check()
-        display: Display = Picture(console) if console.is_terminal and not quiet else Lines(console, quiet)
+        display = make_display(console, quiet)
         if resume is not None:
             _check_resumed(resume, task, old_task, defaults, config, output)
             outcome = _resume(resume, budget, display)
@@ -100,11 +100,13 @@ def command(words: Sequence[str], console: Console) -> Callable[..., None]:
             machine.check_devices()
             outcome = train(task, config, budget=budget, output=folder, display=display)
         show(console, outcome)
-        if outcome.interrupted:
-            console.print(f"stopped early. Go on with: ppga train --resume {outcome.folder}", soft_wrap=True)
-            sys.exit(128 + outcome.interrupted)
 
     return run
+
+
+def make_display(console: Console, quiet: bool = False) -> Display:
+    """A live picture on a terminal, plain lines elsewhere."""
+    return Picture(console) if console.is_terminal and not quiet else Lines(console, quiet)
 
 
 def show(console: Console, outcome: Outcome) -> None:
@@ -133,6 +135,9 @@ def show(console: Console, outcome: Outcome) -> None:
             soft_wrap=True,
             highlight=False,
         )
+    if outcome.interrupted:
+        console.print(f"stopped early. Go on with: ppga train --resume {outcome.folder}", soft_wrap=True)
+        sys.exit(128 + outcome.interrupted)
 
 
 def _after(option: str, words: Sequence[str]) -> str | None:

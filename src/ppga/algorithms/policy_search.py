@@ -12,7 +12,7 @@ from ppga.algorithms.base import SearchConfig
 from ppga.algorithms.problem import Effort, Judgement
 from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Worlds
 from ppga.physics import Array
-from ppga.policies import CLIP, Moments, Policy
+from ppga.policies import CLIP, Policy
 from ppga.rollouts import judge
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
@@ -42,12 +42,14 @@ class SearchState:
     Attributes:
         policies: m search policies.
         critics: (m, k+2, parameters): of the reward, of each measure, and of the walk.
+        rates: (m, k+2) learning rates of the same.
         returns: m reward normalisers.
         worlds: all environments.
     """
 
     policies: Policy
     critics: Array
+    rates: Array
     returns: Returns
     worlds: Worlds
 
@@ -124,12 +126,13 @@ class PolicySearch:
         critics = jax.vmap(self.vppo.init_critic)(jax.random.split(critic_key, m * (k1 + 1)))
         critics = critics.reshape(m, k1 + 1, -1)
         returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
-        agents = Agent(policies, critics[:, k1], returns)
+        rates = jnp.full((m, k1 + 1), self.ppo.learning_rate, jnp.float32)
+        agents = Agent(policies, critics[:, k1], returns, rates[:, k1])
         worlds, seen = self.vppo.collect(
             agents, self.vppo.init_worlds(world_key), jax.random.split(rollout_key, m)
         )
         agents = self.vppo.observe(agents, seen)
-        return SearchState(agents.policy, critics, agents.returns, worlds)
+        return SearchState(agents.policy, critics, rates, agents.returns, worlds)
 
     def solutions(self, state: SearchState) -> NumpyArray:
         """Parameters (m, d) of the search policies."""
@@ -159,7 +162,9 @@ class PolicySearch:
             return jnp.repeat(leaf, k1, axis=0)
 
         policies, returns = jax.tree.map(copies, (state.policies, state.returns))
-        agents = Agent(policies, state.critics[:, :k1].reshape(m * k1, -1), returns)
+        agents = Agent(
+            policies, state.critics[:, :k1].reshape(m * k1, -1), returns, state.rates[:, :k1].reshape(m * k1)
+        )
         weights = jnp.tile(jnp.eye(k1), (m, 1))
         learnt, worlds, report = self.vppo.train(
             agents, state.worlds, weights, self.search.jacobian_updates, key, False, self.progress
@@ -167,7 +172,8 @@ class PolicySearch:
         change = np.asarray(learnt.policy.parameters).reshape(m, k1, -1) - self.solutions(state)[:, None]
         critics = state.critics.at[:, :k1].set(learnt.critic.reshape(m, k1, -1))
         effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names) * m)
-        return replace(state, critics=critics, worlds=worlds), change, effort
+        rates = state.rates.at[:, :k1].set(learnt.rate.reshape(m, k1))
+        return replace(state, critics=critics, rates=rates, worlds=worlds), change, effort
 
     def walk(self, state: SearchState, weights: NumpyArray, key: Array) -> tuple[SearchState, Effort]:
         """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
@@ -178,7 +184,7 @@ class PolicySearch:
             scale = 1 / np.sqrt(np.maximum(variance, 1e-8))
         mixed = weights * scale
         mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
-        agents = Agent(state.policies, state.critics[:, k1], state.returns)
+        agents = Agent(state.policies, state.critics[:, k1], state.returns, state.rates[:, k1])
         learnt, worlds, report = self.vppo.train(
             agents,
             state.worlds,
@@ -188,7 +194,13 @@ class PolicySearch:
             True,
             self.progress,
         )
-        state = SearchState(learnt.policy, state.critics.at[:, k1].set(learnt.critic), learnt.returns, worlds)
+        state = SearchState(
+            policies=learnt.policy,
+            critics=state.critics.at[:, k1].set(learnt.critic),
+            rates=state.rates.at[:, k1].set(learnt.rate),
+            returns=learnt.returns,
+            worlds=worlds,
+        )
         return state, self._effort(report, self.search.walk_updates, ("the walk",) * len(weights))
 
     def judge(self, state: SearchState, solutions: NumpyArray, key: Array) -> Judgement:
@@ -213,15 +225,7 @@ class PolicySearch:
 
     def move(self, state: SearchState, emitter: int, elite: dict[str, NumpyArray]) -> SearchState:
         """Put a search policy at an elite, with its action noise and normalisers."""
-        one = Policy(
-            jnp.asarray(elite["solution"]),
-            jnp.asarray(elite["log_std"]),
-            Moments(
-                jnp.asarray(elite["observation_mean"]),
-                jnp.asarray(elite["observation_variance"]),
-                jnp.asarray(elite["observation_count"]),
-            ),
-        )
+        one = Policy.of_elite(elite)
         returns = Returns(
             jnp.asarray(elite["returns_mean"]),
             jnp.asarray(elite["returns_covariance"]),

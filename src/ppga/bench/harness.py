@@ -66,7 +66,8 @@ def table(results: Sequence[Result], title: str) -> Table:
         shown.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
-        shown.add_row(result.name, f"{result.value:,.0f}", result.unit, ratio, result.against or "")
+        value = f"{result.value:,.0f}" if result.value >= 100 else f"{result.value:.3g}"
+        shown.add_row(result.name, value, result.unit, ratio, result.against or "")
     return shown
 
 

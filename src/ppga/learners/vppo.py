@@ -20,6 +20,8 @@ from ppga.physics import Array
 from ppga.policies import Moments, Network, Policy, init_mlp, init_policy, log_density
 from ppga.tasks import Task, TaskState
 
+SLOWER, FASTER, SLOWEST = 0.7, 1.2, 0.01
+"""Factors of the learning rate: when updates end early, when they do not, and at least."""
 StdMode = Literal["learnt", "reset", "fixed"]
 
 
@@ -40,9 +42,8 @@ class PPOConfig:
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus.
         gradient_norm: longest gradient an agent may follow.
-        target_kl: how far an update may move an agent; 0 for no limit.
-        at_target: what holds an agent there: stop ends its update, adapt slows its learning down (and speeds
-            it up while it moves less than half as far).
+        target_kl: an agent's update ends when it has moved this far; 0 for no limit.
+        adapt_rate: slow an agent down whose updates end early, so that it can use all its data.
         normalise_rewards: divide rewards by the spread of their discounted returns.
         std: action noise: learnt, reset to its initial value in every iteration, or fixed.
         initial_std: of the action noise.
@@ -61,7 +62,7 @@ class PPOConfig:
     entropy_coefficient: float = 0.0
     gradient_norm: float = 1.0
     target_kl: float = 0.008
-    at_target: Literal["stop", "adapt"] = "stop"
+    adapt_rate: bool = True
     normalise_rewards: bool = True
     std: StdMode = "learnt"
     initial_std: float = 1.0
@@ -117,11 +118,13 @@ class Agent:
         policy: what acts.
         critic: (parameters of the critic network,) what it expects of its objective.
         returns: normaliser of rewards.
+        rate: () its learning rate.
     """
 
     policy: Policy
     critic: Array
     returns: Returns
+    rate: Array
 
 
 @jax.tree_util.register_dataclass
@@ -246,7 +249,7 @@ class VPPO:
         self.collect = jax.jit(self._collect, donate_argnums=1)
         self.update = jax.jit(self._update, donate_argnums=1)
         self.observe = jax.jit(jax.vmap(_observe))
-        self.fresh_optimiser = jax.jit(jax.vmap(self._fresh_optimiser))
+        self.fresh_optimiser = jax.jit(jax.vmap(lambda agent: self._optimiser.init(_learnt(agent))))
 
     def init_policy(self, key: Array) -> Policy:
         """A new policy."""
@@ -316,9 +319,6 @@ class VPPO:
 
     # Inside jit.
 
-    def _fresh_optimiser(self, agent: Agent) -> "Optimiser":
-        return Optimiser(self._optimiser.init(_learnt(agent)), jnp.float32(self.config.learning_rate))
-
     def _collect(self, agents: Agent, worlds: Worlds, keys: Array) -> tuple[Worlds, Trajectory]:
         """One rollout of all agents: arrays of the trajectory are (A, e, T, ...)."""
         config, task = self.config, self.task
@@ -374,8 +374,8 @@ class VPPO:
         return jnp.asarray(self.critic(agent.critic, agent.policy.observation.normalise(observation))[:, 0])
 
     def _update(
-        self, agents: Agent, optimiser: "Optimiser", trajectory: Trajectory, weights: Array, keys: Array
-    ) -> tuple[Agent, "Optimiser", Report]:
+        self, agents: Agent, optimiser: optax.OptState, trajectory: Trajectory, weights: Array, keys: Array
+    ) -> tuple[Agent, optax.OptState, Report]:
         """Several epochs of minibatch steps, all agents at once."""
         config = self.config
         batches, rewards, explained = jax.vmap(self._prepare)(agents, trajectory, weights)
@@ -398,11 +398,14 @@ class VPPO:
             return stepped, None
 
         zero = jnp.zeros(len(keys))
-        start = _Carry(_learnt(agents), optimiser, zero == 0, zero, zero, zero, zero, zero)
+        start = _Carry(_learnt(agents), optimiser, agents.rate, zero == 0, zero, zero, zero, zero, zero)
         end, _ = jax.lax.scan(step, start, orders)
         actor, log_std, critic = end.learnt
         agents = replace(
-            agents, policy=replace(agents.policy, parameters=actor, log_std=log_std), critic=critic
+            agents,
+            policy=replace(agents.policy, parameters=actor, log_std=log_std),
+            critic=critic,
+            rate=self._next_rate(agents.rate, end.used / steps),
         )
         used = jnp.maximum(end.used, 1.0)
         report = Report(
@@ -413,10 +416,18 @@ class VPPO:
             explained=explained,
             used=end.used / steps,
             nonfinite=end.nonfinite,
-            rate=end.optimiser.rate,
+            rate=agents.rate,
             reward=rewards,
         )
         return agents, end.optimiser, report
+
+    def _next_rate(self, rate: Array, used: Array) -> Array:
+        """Learning rates (A,) after an update that used so much of its data."""
+        if not (self.config.target_kl and self.config.adapt_rate):
+            return rate
+        factor = jnp.where(used < 0.5, SLOWER, jnp.where(used >= 1.0, FASTER, 1.0))
+        top = self.config.learning_rate
+        return jnp.clip(rate * factor, SLOWEST * top, top)
 
     def _prepare(self, agent: Agent, seen: Trajectory, weights: Array) -> tuple["_Batch", Array, Array]:
         """Advantages and value targets of one agent, flat over environments and time."""
@@ -451,25 +462,20 @@ class VPPO:
         gradient, (kl, policy_loss, value_loss) = jax.grad(self._loss, has_aux=True)(carry.learnt, part)
         if config.std == "fixed":
             gradient = (gradient[0], jnp.zeros_like(gradient[1]), gradient[2])
-        change, adam = self._optimiser.update(gradient, carry.optimiser.adam)
+        change, optimiser = self._optimiser.update(gradient, carry.optimiser)
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in gradient]).all()
-        rate, near = carry.optimiser.rate, jnp.bool_(True)
-        if config.target_kl and config.at_target == "stop":
-            near = kl <= config.target_kl
-        elif config.target_kl:
-            slower, faster = kl > 2 * config.target_kl, kl < config.target_kl / 2
-            factor = jnp.where(slower, 1 / RATE_FACTOR, jnp.where(faster, RATE_FACTOR, 1.0))
-            rate = jnp.clip(rate * factor, *RATES)
+        near = (kl <= config.target_kl) if config.target_kl else jnp.bool_(True)
         active = carry.active & (near | ~finite)
         good = active & finite
-        learnt = jax.tree.map(lambda old, step: old - rate * step, carry.learnt, change)
+        learnt = jax.tree.map(lambda old, step: old - carry.rate * step, carry.learnt, change)
 
         def chosen(new: Array, old: Array) -> Array:
             return jnp.where(good, new, old)
 
         return _Carry(
             learnt=jax.tree.map(chosen, learnt, carry.learnt),
-            optimiser=jax.tree.map(chosen, Optimiser(adam, rate), carry.optimiser),
+            optimiser=jax.tree.map(chosen, optimiser, carry.optimiser),
+            rate=carry.rate,
             active=active,
             used=carry.used + good,
             policy_loss=carry.policy_loss + jnp.where(good, policy_loss, 0.0),
@@ -502,20 +508,6 @@ class VPPO:
         return loss, (kl, policy_loss, value_loss)
 
 
-RATE_FACTOR = 1.5
-RATES = (1e-5, 1e-2)
-"""By how much learning rates adapt at a time, and between what bounds."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Optimiser:
-    """Adam's moments, and the learning rate ()."""
-
-    adam: optax.OptState
-    rate: Array
-
-
 _Learnt = tuple[Array, Array, Array]
 """What gradients move: actor parameters, log-std, critic parameters."""
 
@@ -543,7 +535,8 @@ class _Carry:
     """One agent between minibatch steps."""
 
     learnt: _Learnt
-    optimiser: "Optimiser"
+    optimiser: optax.OptState
+    rate: Array
     active: Array
     used: Array
     policy_loss: Array

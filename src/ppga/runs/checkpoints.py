@@ -1,7 +1,7 @@
 """Checkpoints: the whole state of a run in a file, with a checksum beside it.
 
-`000120.safetensors` holds the arrays; `000120.json`, written after it, its SHA-256. A kill at any moment leaves the
-checkpoints before it whole, and one without its checksum does not count.
+`000120.safetensors` holds the arrays; `000120.json`, written after it, its SHA-256. A kill at any moment
+leaves the checkpoints before it whole, and one without its checksum does not count.
 """
 
 import hashlib

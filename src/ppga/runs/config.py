@@ -37,8 +37,8 @@ class KeepingConfig:
     """What a run writes, and how often.
 
     Attributes:
-        checkpoint_seconds: least time between two checkpoints; 0 for one after every iteration. Writing never takes
-            more than a fiftieth of the time.
+        checkpoint_seconds: least time between two checkpoints; 0 for one after every iteration. Writing never
+            takes more than a fiftieth of the time.
         snapshot_iterations: iterations between two snapshots of all cells' objectives.
         tensorboard: write TensorBoard's files.
         wandb: project of Weights & Biases to report to (needs the extra `wandb`).
@@ -70,18 +70,16 @@ class Budget:
         """Raise an InputError unless there is an end."""
         given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         if not given:
-            raise InputError(
-                "a run needs a budget: --iterations, --minutes, --env-steps or --evaluations."
-            )
+            raise InputError("a run needs a budget: --iterations, --minutes, --env-steps or --evaluations.")
         for name, value in given.items():
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"the budget of {name} must be positive, got {value}.")
 
     def spent(self, iterations: int, minutes: float, env_steps: int, evaluations: int) -> float:
         """Share of the budget that is used up; 1 or more when the run is over."""
-        used = {"iterations": iterations, "minutes": minutes, "env_steps": env_steps, "evaluations": evaluations}
+        used = Budget(iterations, minutes, env_steps, evaluations)
         limits = {name: limit for name, limit in dataclasses.asdict(self).items() if limit is not None}
-        return float(max(used[name] / limit for name, limit in limits.items()))
+        return float(max(getattr(used, name) / limit for name, limit in limits.items()))
 
 
 @dataclass(frozen=True)

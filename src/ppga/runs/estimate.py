@@ -1,4 +1,6 @@
-"""What a run will take, before it starts: memory by arithmetic, time by measuring this machine for a second."""
+"""What a run will take, before it starts: memory by arithmetic, time by measuring this machine for a
+second.
+"""
 
 import math
 import time
@@ -64,9 +66,7 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
     steps = learning_steps + judging_steps
     iterations = _iterations(budget, seconds, steps, episodes)
     total = None if seconds is None or iterations is None else iterations * seconds
-    return Estimate(
-        problem.solution_size, steps, seconds, iterations, total, archive_bytes, learning_bytes
-    )
+    return Estimate(problem.solution_size, steps, seconds, iterations, total, archive_bytes, learning_bytes)
 
 
 def _iterations(budget: Budget, seconds: float | None, steps: int, episodes: int) -> int | None:

@@ -1,12 +1,12 @@
 """A run's folder: what it was told, what it measured, where to go on from, and what it found.
 
-    config.json       task, settings, budget, versions, machine, commit
-    metrics.jsonl     a line an iteration
-    cells.jsonl       objectives of all filled cells, every few iterations
-    checkpoints/      the last three states
-    archive/          archive.safetensors, the elites so far
-    heatmap.png       a picture of them
-    tensorboard/      for those who like it
+- config.json: task, settings, budget, versions, machine, commit
+- metrics.jsonl: a line an iteration
+- cells.jsonl: objectives of all filled cells, every few iterations
+- checkpoints/: the last three states
+- archive/: archive.safetensors, the elites so far
+- heatmap.png: a picture of them
+- tensorboard/: for those who like it
 """
 
 import json
@@ -132,8 +132,8 @@ class RunFolder:
         """Drop recorded lines of iterations after the given one, and a line that was cut short."""
         for file in (self.metrics, self.cells):
             if file.exists():
-                lines = [json.dumps(line) + "\n" for line in read_lines(file) if line["iteration"] <= iteration]
-                write_text(file, "".join(lines))
+                kept = (line for line in read_lines(file) if line["iteration"] <= iteration)
+                write_text(file, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:

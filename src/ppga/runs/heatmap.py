@@ -15,10 +15,11 @@ RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37
 
 
 def plane(shape: tuple[int, ...], cells: NumpyArray, objective: NumpyArray) -> NumpyArray:
-    """Objectives on a plane (rows, columns), NaN where empty; the second measure upwards, the first rightwards.
+    """Objectives on a plane (rows, columns), NaN where empty; the second measure upwards, the first
+    rightwards.
 
-    Of more measures than two, the odd ones (1st, 3rd, ...) nest along the columns and the even ones along the rows,
-    the first two coarsest. One measure, or a CVT, becomes a single row.
+    Of more measures than two, the odd ones (1st, 3rd, ...) nest along the columns and the even ones along the
+    rows, the first two coarsest. One measure, or a CVT, becomes a single row.
     """
     grid = np.full(math.prod(shape), np.nan)
     grid[cells] = objective
@@ -30,9 +31,11 @@ def plane(shape: tuple[int, ...], cells: NumpyArray, objective: NumpyArray) -> N
 
 
 def text(shape: tuple[int, ...], cells: NumpyArray, objective: NumpyArray, width: int = 60) -> Text:
-    """The plane in coloured blocks for a terminal; planes wider than that are thinned, each block the best of its."""
+    """The plane in coloured blocks for a terminal; a wider plane is thinned, each block the best of its
+    cells.
+    """
     values = plane(shape, cells, objective)
-    rows, columns = values.shape
+    columns = values.shape[1]
     coarse = max(1, math.ceil(2 * columns / width))
     values = _thinned(values, coarse)
     finite = values[np.isfinite(values)]
@@ -53,9 +56,7 @@ def colour(share: float) -> tuple[int, int, int]:
     """Red, green, blue at a place in [0, 1] along the colour map."""
     place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(place), len(RAMP) - 2)
-    return tuple(
-        round(a + (b - a) * (place - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True)
-    )  # type: ignore[return-value]
+    return tuple(round(a + (b - a) * (place - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))  # type: ignore[return-value]
 
 
 def _thinned(values: NumpyArray, coarse: int) -> NumpyArray:

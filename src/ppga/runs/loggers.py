@@ -62,7 +62,9 @@ class WandB:
 
     def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
         wandb = import_extra("wandb", "wandb")
-        self.run = wandb.init(project=project, name=folder.name, dir=str(folder), config=config, resume="allow")
+        self.run = wandb.init(
+            project=project, name=folder.name, dir=str(folder), config=config, resume="allow"
+        )
 
     def log(self, record: dict[str, Any]) -> None:
         """One point on every curve."""

@@ -350,8 +350,8 @@ class _Writer:
                 self.pictured = time.monotonic()
         except OSError as error:
             raise InputError(
-                f"cannot write to {self.folder.path}: {error.strerror or error}. The last checkpoint is whole; "
-                f"when there is room again: ppga train --resume {self.folder.path}"
+                f"cannot write to {self.folder.path}: {error.strerror or error}. The last checkpoint is "
+                f"whole; when there is room again: ppga train --resume {self.folder.path}"
             ) from None
 
     def close(self) -> None:
@@ -377,7 +377,16 @@ class _Writer:
 
     def _append(self, file: Path, content: dict[str, Any]) -> None:
         with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(content) + "\n")
+            lines.write(json.dumps(_plain(content)) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """The same with null for numbers that are not finite, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ppga
+from ppga.cli import main
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -97,19 +98,31 @@ def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:
         (["train", "hopper", "--ppo.enviroments", "8"], "--ppo.enviroments"),
         (["train", "hopper", "--archive.alpha", "1.5"], "alpha must lie in [0, 1]"),
         (["train", "hopper", "--algorithm", "pgga"], "Did you mean 'ppga'?"),
-        (["train", "hopper", "--init-from", "nowhere"], "no archive in nowhere"),
+        (["train", "hopper", "--init-from", "nowhere"], "nowhere: looked for"),
         (["train", "--resume", "nowhere"], "nowhere is not a run's folder"),
         (["train", "hopper", "--physics", "mjx"], "--physics"),
+        (["bench", "vppo", "--task", "hopper", "--environments", "7"], "try 6 or 8"),
         (["doctor", "--task", "cheetah"], "Did you mean 'halfcheetah'?"),
         (["doctor", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
         (["taskz"], "taskz"),
     ],
 )
-def test_a_mistake_is_one_message_and_exit_code_2(arguments: list[str], words: str) -> None:
-    result = run(*arguments)
-    assert result.returncode == 2
-    assert words in result.stderr + result.stdout
-    assert "Traceback" not in result.stderr
+def test_a_mistake_is_one_message_and_exit_code_2(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, which has imported everything already."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ppga", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    output = capsys.readouterr()
+    assert words in output.err + output.out
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def test_a_device_that_is_not_there() -> None:
@@ -136,25 +149,45 @@ def test_help_imports_nothing_heavy() -> None:
     assert "doctor" in result.stdout
 
 
-def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
-    small = ("--search.branches", "4", "--quiet")
-    first = run("train", "sphere", "--iterations", "2", "--output", "run", *small, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert "QD-score" in first.stdout
+def test_a_run_is_resumed_with_its_own_settings_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def here(*arguments: str) -> tuple[int, str]:
+        """Exit code and output of a command in this process."""
+        monkeypatch.setattr(sys, "argv", ["ppga", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        output = capsys.readouterr()
+        return code, output.out + output.err
+
+    code, output = here("train", "sphere", "--iterations", "2", "--output", "run", "--search.branches", "4")
+    assert code == 0
+    assert "QD-score" in output
     for arguments, words in (
         (["--search.branches", "8"], "search.branches (was 4, now 8)"),
         (["hopper"], "is a run of sphere, not of hopper"),
         (["--output", "elsewhere"], "leave --output out"),
+        (["--preset", "smoke"], "leave --preset out"),
     ):
-        result = run("train", "--resume", "run", *arguments, cwd=tmp_path)
-        assert result.returncode == 2
-        assert words in result.stderr
-    finished = run("train", "--resume", "run", cwd=tmp_path)
-    assert finished.returncode == 0
-    assert "nothing to do" in finished.stdout
-    longer = run("train", "--resume", "run", "--iterations", "3", cwd=tmp_path)
-    assert longer.returncode == 0, longer.stderr
-    assert "resuming after iteration 2" in longer.stdout
+        code, output = here("train", "--resume", "run", *arguments)
+        assert code == 2
+        assert words in output
+    told = (tmp_path / "run" / "config.json").read_text()
+    code, output = here("train", "--resume", "run", "--iterations", "9", "--dry-run")
+    assert code == 0
+    assert "memory" in output
+    assert (tmp_path / "run" / "config.json").read_text() == told
+    code, output = here("train", "--resume", "run")
+    assert code == 0
+    assert "nothing to do" in output
+    code, output = here("train", "--resume", "run", "--iterations", "3")
+    assert code == 0
+    assert "resuming after iteration 2" in output
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3]
 
@@ -165,6 +198,14 @@ def test_a_dry_run_tells_what_it_would_take_and_writes_nothing(tmp_path: Path) -
     for words in ("search.branches", "300", "memory, both archives full", "an iteration takes about", "days"):
         assert words in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_word_that_looks_like_a_task_does_not_choose_the_preset(tmp_path: Path) -> None:
+    result = run("train", "--output", "ant", "hopper", "--preset", "smoke", "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "ppga on hopper" in result.stdout
+    row = next(line for line in result.stdout.splitlines() if "archive.threshold_min" in line)
+    assert row.split()[-1] == "0.0", "hopper's, not ant's"
 
 
 def test_help_of_train_is_grouped_and_knows_the_preset() -> None:

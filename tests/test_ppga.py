@@ -148,11 +148,16 @@ def test_means_at_start_and_restart() -> None:
 
 def test_weights_of_the_walk() -> None:
     algorithm = started()
+    algorithm.iteration = 1
     np.testing.assert_array_equal(algorithm.walk_weights(np.zeros(3)), [1, 0, 0])
     np.testing.assert_array_equal(algorithm.walk_weights(np.array([-1.0, 0.5, 2.0])), [-1.0, 0.5, 2.0])
     clipping = started(replace(CONFIG, search=replace(SEARCH, clip_objective=True)))
+    clipping.iteration = 1
     np.testing.assert_array_equal(clipping.walk_weights(np.array([-1.0, 0.5, 2.0])), [0, 0.5, 2.0])
     np.testing.assert_array_equal(clipping.walk_weights(np.array([-1.0, 0.0, 0.0])), [1, 0, 0])
+    patient = started(replace(CONFIG, search=replace(SEARCH, reward_first=3)))
+    for patient.iteration, expected in ((3, [1, 0, 0]), (4, [0.1, 0.5, 2.0])):
+        np.testing.assert_array_equal(patient.walk_weights(np.array([0.1, 0.5, 2.0])), expected)
 
 
 def test_several_search_points_share_the_archive_and_none_else() -> None:
@@ -160,7 +165,7 @@ def test_several_search_points_share_the_archive_and_none_else() -> None:
     algorithm = started(config)
     for _ in range(20):
         record = algorithm.step()
-    assert record["evaluations"] == 20 * 3 * 13
+    assert record["evaluations"] == record["episodes"] == 20 * 3 * 13
     assert len(record["search_objective"]) == len(record["xnes_scale"]) == 3
     assert len(np.unique(np.round(record["search_measures"], 3), axis=0)) == 3, "they went apart"
     assert record["coverage"] > 0.3

@@ -1,9 +1,7 @@
 import io
 import json
-import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +16,13 @@ from rich.console import Console
 
 import ppga
 from ppga import Budget, InputError, PPGAConfig
+from ppga.algorithms import PPGA
+from ppga.algorithms.sphere import Sphere
 from ppga.runs import checkpoints, heatmap
 from ppga.runs.config import differences, from_json, to_json
 from ppga.runs.display import Lines, Picture
 from ppga.runs.folder import RunFolder, read_lines
+from ppga.runs.loop import make_algorithm
 
 TIMES = ("wall_time", "steps_per_second", "times")
 CONFIG = PPGAConfig(
@@ -204,47 +205,49 @@ def command(run: Path, *options: str) -> list[str]:
     ]  # fmt: skip
 
 
+def done(run: Path) -> int:
+    """Iteration of the newest finished checkpoint."""
+    return max((int(file.stem) for file in (run / "checkpoints").glob("0*.json")), default=0)
+
+
+def kill_while_working(start: list[str], run: Path, pause: float) -> bool:
+    """Start a process, let it finish a checkpoint and go on for a moment, kill it; False if it ended
+    first.
+    """
+    before = done(run)
+    process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while done(run) == before:
+        if process.poll() is not None:
+            return False
+        time.sleep(0.002)
+    time.sleep(pause)
+    process.kill()
+    return process.wait() == -signal.SIGKILL
+
+
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     subprocess.run(command(whole), check=True, capture_output=True)
-    dice = random.Random(0)
-    kills, start = 0, command(run)
-    while kills < 6:
-        process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if not wait_for_work(run, process):
-            break
-        time.sleep(dice.uniform(0.0, 0.15))
-        process.kill()
-        process.wait()
+    resume = [sys.executable, "-m", "ppga", "train", "--resume", str(run), "--quiet"]
+    dice, kills = random.Random(0), 0
+    while kills < 6 and kill_while_working(resume if kills else command(run), run, dice.uniform(0.0, 0.2)):
         kills += 1
-        start = [sys.executable, "-m", "ppga", "train", "--resume", str(run), "--quiet"]
     assert kills >= 3, "it was disturbed"
-    subprocess.run(start, check=True, capture_output=True)
+    subprocess.run(resume, check=True, capture_output=True)
     same_runs(whole, run)
-
-
-def wait_for_work(run: Path, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until a process writes metrics; False if it ended first."""
-
-    def size() -> tuple[int, float]:
-        file = run / "metrics.jsonl"
-        return (file.stat().st_size, file.stat().st_mtime) if file.exists() else (0, 0.0)
-
-    first = size()
-    while size() == first:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_iteration_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    process = subprocess.Popen(command(run, "--iterations", "100000"), stdout=subprocess.PIPE, text=True)
-    assert wait_for_work(run, process)  # type: ignore[arg-type]
+    start = command(run, "--iterations", "100000")
+    process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not done(run):
+        assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=60)
+    assert "finishing this iteration" in errors
     assert process.returncode == 128 + number
     assert f"ppga train --resume {run}" in output
     last = lines(run)[-1]["iteration"]
@@ -253,37 +256,27 @@ def test_a_signal_ends_the_iteration_and_says_how_to_go_on(tmp_path: Path, numbe
     assert checkpoint.iteration == last
 
 
-def test_a_resumed_run_of_a_robot_is_the_same_run(tmp_path: Path) -> None:
-    """Real physics, real learning, tiny; as if killed after two of four iterations, then another process."""
-    config, _ = ppga.preset("smoke", "walker2d")
-    config = replace(
-        config, search=replace(config.search, sigma0=1.0), archive=replace(config.archive, alpha=1.0)
-    )
+def test_a_killed_run_of_a_robot_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    """Real physics, real learning, tiny."""
+    config, _ = ppga.preset("smoke", "halfcheetah")
     config = replace(config, keeping=replace(config.keeping, checkpoint_seconds=0))
-    ppga.train("walker2d", config, budget=Budget(iterations=4), output=tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
-    for number in (3, 4):
-        for file in (tmp_path / "parts" / "checkpoints").glob(f"00000{number}.*"):
-            file.unlink()
-    shutil.rmtree(tmp_path / "parts" / "archive")
-    subprocess.run(
-        [sys.executable, "-m", "ppga", "train", "--resume", str(tmp_path / "parts"), "--iterations", "4"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    same_runs(tmp_path / "whole", tmp_path / "parts")
-    archive = ppga.load_archive(tmp_path / "whole")
-    assert archive.description["task"]["name"] == "walker2d"
-    metrics = lines(tmp_path / "whole")[-1]
-    learning = 4 * 2 * config.ppo.environments * config.ppo.rollout_length
-    judged = metrics["env_steps"] - learning
-    assert metrics["evaluations"] == 4 * 5
-    assert 0 < judged <= metrics["evaluations"] * config.simulation.episode_length
-    # the elite does alone what it was archived with: same physics, from its file
-    cell = archive.best()
-    act = archive.policy(cell)
-    task = ppga.make_task("walker2d", episode_length=20)
-    action = act(np.zeros(task.observation_size))
-    assert action.shape == (task.action_size,)
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    ppga.train("halfcheetah", config, budget=Budget(iterations=40), output=whole)
+    start = [
+        sys.executable, "-m", "ppga", "train", "halfcheetah", "--preset", "smoke", "--iterations", "40",
+        "--keeping.checkpoint-seconds", "0", "--output", str(run),
+    ]  # fmt: skip
+    resume = [sys.executable, "-m", "ppga", "train", "--resume", str(run)]
+    assert kill_while_working(start, run, 0.1)
+    assert kill_while_working(resume, run, 0.2)
+    subprocess.run(resume, check=True, capture_output=True)
+    same_runs(whole, run)
+    metrics = lines(whole)[-1]
+    rollout = config.ppo.environments * config.ppo.rollout_length
+    assert metrics["evaluations"] == metrics["episodes"] == 40 * 5
+    walks = sum("walk_kl" in line for line in lines(whole))
+    judged = metrics["env_steps"] - rollout * (1 + 40 + walks)
+    assert judged == metrics["episodes"] * config.simulation.episode_length, "no halfcheetah falls"
 
 
 # Bad input.
@@ -306,7 +299,10 @@ def test_a_resumed_run_of_a_robot_is_the_same_run(tmp_path: Path) -> None:
         (replace(CONFIG, archive=replace(CONFIG.archive, threshold_min=None)), "needs a threshold_min"),
         (replace(CONFIG, network=replace(CONFIG.network, actor=(0,))), "hidden units"),
         (replace(CONFIG, keeping=replace(CONFIG.keeping, checkpoint_seconds=-1.0)), "checkpoint_seconds"),
-        (replace(CONFIG, init_from="nowhere"), "no archive in nowhere"),
+        (replace(CONFIG, init_from="nowhere"), "no archive in .*nowhere"),
+        (replace(CONFIG, search=replace(CONFIG.search, mix="scalled")), "search.mix: expected"),  # type: ignore[arg-type]
+        (replace(CONFIG, ppo=replace(CONFIG.ppo, std="Fixed")), "ppo.std: expected"),  # type: ignore[arg-type]
+        (replace(CONFIG, keeping=replace(CONFIG.keeping, wandb="mine")), r"ppga\[wandb\]"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(
@@ -353,6 +349,8 @@ def test_folders_that_are_no_runs_of_this_version_are_refused(tmp_path: Path) ->
         ({"config": {"search": {"branchs": 3}}}, "Did you mean 'branches'"),
         ({"config": {"search": {"branches": "many"}}}, "expected int"),
         ({"config": []}, "table of settings"),
+        ({"problem": None}, "begun with another task"),
+        ({"task": "mine"}, r"ppga.resume\(run, task=...\)"),
     ):
         (run / "config.json").write_text(json.dumps(content | change))
         with pytest.raises(InputError, match=message):
@@ -388,6 +386,64 @@ def test_a_full_disk_is_told_and_the_checkpoint_before_survives(tmp_path: Path) 
     same_runs(tmp_path / "whole", run)
 
 
+FULL = """
+import resource, signal, sys
+from ppga.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))  # less than a checkpoint, more than a line
+main()
+"""
+
+
+def test_a_disk_too_full_for_a_checkpoint_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=3), output=run)
+    arguments = ["train", "--resume", str(run), "--iterations", "6", "--quiet"]
+    result = subprocess.run(
+        [sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "cannot write to" in result.stderr
+    assert "The last checkpoint is whole" in result.stderr
+    assert "Traceback" not in result.stderr
+    ppga.resume(run, budget=Budget(iterations=6))
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=6), output=tmp_path / "whole")
+    same_runs(tmp_path / "whole", run)
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")
+    with (
+        RunFolder(tmp_path / "run").locked(),
+        pytest.raises(InputError, match="being trained by another process"),
+    ):
+        ppga.resume(tmp_path / "run", budget=Budget(iterations=2))
+    ppga.resume(tmp_path / "run", budget=Budget(iterations=2))
+
+
+def test_a_run_is_not_resumed_on_another_task(tmp_path: Path) -> None:
+    small = Sphere(CONFIG.search, solution_size=10)
+    ppga.train(small, CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")
+    with pytest.raises(InputError, match=r"task.dimensions \(was 10, now 20\)"):
+        ppga.resume(tmp_path / "run", budget=Budget(iterations=2))
+    again = ppga.resume(tmp_path / "run", budget=Budget(iterations=2), task=small)
+    assert again.record is not None
+
+
+def test_a_cvt_run_resumes_with_the_cells_it_had(tmp_path: Path) -> None:
+    config = replace(CONFIG, archive=replace(CONFIG.archive, kind="cvt", cells=30))
+    ppga.train("sphere", config, budget=Budget(iterations=6), output=tmp_path / "whole")
+    ppga.train("sphere", config, budget=Budget(iterations=3), output=tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:  # on many cores k-means finds others every time
+        patch.setattr("ribs.archives._cvt_archive.k_means_centroids", other_centroids)
+        ppga.resume(tmp_path / "run", budget=Budget(iterations=6))
+    same_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def other_centroids(centroids: int, **_: Any) -> tuple[Any, None]:
+    return np.random.default_rng(9).uniform(-50, 50, (centroids, 2)).astype(np.float32), None
+
+
 # Config.
 
 
@@ -406,6 +462,19 @@ def test_presets_fit_their_tasks() -> None:
             config, budget = ppga.preset(name, task)
             config.check(measures)
             budget.check()
+
+
+def test_the_papers_preset_has_nothing_of_ours() -> None:
+    config, _ = ppga.preset("paper", "halfcheetah")
+    assert not config.ppo.adapt_rate
+    assert config.search.mix == "raw"
+
+
+def test_plain_ppo_needs_environments_for_one_agent_only() -> None:
+    config = replace(CONFIG, ppo=replace(CONFIG.ppo, environments=100))
+    replace(config, algorithm="ppo").check(2)
+    with pytest.raises(InputError, match="try 99 or 102"):
+        config.check(2)
 
 
 def test_differences_name_the_field() -> None:
@@ -450,16 +519,41 @@ def test_warnings_are_shown_once() -> None:
     output = io.StringIO()
     display = Lines(Console(file=output, width=200), quiet=True)
     nothing = np.zeros(0)
+    algorithm = make_algorithm("sphere", CONFIG)
+    assert isinstance(algorithm, PPGA)
     for iteration in range(3):
-        display.show(
-            {"iteration": iteration}, 0.5, ["the step size has grown (1e9)"], (2, 2), nothing, nothing
-        )
-    assert output.getvalue().count("grown") == 1
+        algorithm.strategies[0].scale = 1e3 * (1 + iteration)
+        algorithm.warnings = []
+        algorithm.warn(np.array([[1.0, 0.0, 1.0]]))
+        display.show({"iteration": iteration}, 0.5, algorithm.warnings, (2, 2), nothing, nothing)
+    assert output.getvalue().count("step size has grown") == 1
+    assert output.getvalue().count("gradient of first half is nearly zero") == 1
 
 
-def test_unwritable_places_are_told(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write anywhere")
-    tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="cannot write"):
-        ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")
+def test_unwritable_places_are_told() -> None:
+    for place in ("/proc/run", "/dev/null/run"):  # not even root can
+        with pytest.raises(InputError, match=r"cannot (write|make)"):
+            ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=place)
+
+
+def test_one_policy_can_be_saved_and_begun_with(tmp_path: Path) -> None:
+    first = ppga.train("sphere", CONFIG, budget=Budget(iterations=5)).archive
+    first.only(first.best()).save(tmp_path / "policy.safetensors")
+    assert len(ppga.load_archive(tmp_path / "policy.safetensors")) == 1
+    config = replace(CONFIG, init_from=str(tmp_path / "policy.safetensors"))
+    second = ppga.train("sphere", config, budget=Budget(iterations=1))
+    assert second.record is not None
+    assert second.record["search_objective"][0] == pytest.approx(first.elites["objective"].max(), rel=1e-5)
+
+
+def test_scores_that_cannot_be_compared_are_not_begun_with(tmp_path: Path) -> None:
+    short = Sphere(CONFIG.search, solution_size=10)
+    ppga.train(short, CONFIG, budget=Budget(iterations=1), output=tmp_path / "run")
+    config = replace(CONFIG, init_from=str(tmp_path / "run"))
+    with pytest.raises(InputError, match="its dimensions is 10, here 20"):
+        ppga.train("sphere", config, budget=Budget(iterations=1))
+
+
+def test_a_budget_that_is_never_used_up_is_refused() -> None:
+    with pytest.raises(InputError, match="not simulated"):
+        ppga.train("sphere", CONFIG, budget=Budget(env_steps=100))

@@ -30,9 +30,9 @@ def vppo(environments: int = AGENTS * SHARE) -> VPPO:
 def some_agents(count: int = AGENTS) -> Agent:
     learner = vppo()
     policies = jax.vmap(learner.init_policy)(jax.random.split(jax.random.key(0), count))
-    critics = jax.vmap(learner.init_critic)(jax.random.split(jax.random.key(1), count))
+    skills = jax.vmap(learner.init_skill)(jax.random.split(jax.random.key(1), count))
     returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * count), Returns.unknown(learner.objectives))
-    return Agent(policies, critics, returns, jnp.full(count, CONFIG.learning_rate))
+    return Agent(policies, returns, skills)
 
 
 def part(tree: Any, at: slice) -> Any:
@@ -113,7 +113,7 @@ def test_the_value_after_a_time_limit_is_that_of_the_last_observation_before_the
     for agent in range(AGENTS):
         one = part(agents, agent)  # type: ignore[arg-type]
         last = state.observation.reshape(AGENTS, SHARE, -1)[agent]
-        expected = learner.critic(one.critic, one.policy.observation.normalise(last))[:, 0]
+        expected = learner.critic(one.skill.critic, one.policy.observation.normalise(last))[:, 0]
         np.testing.assert_allclose(seen.final_value[agent, :, 4], expected, atol=1e-4)
 
 
@@ -158,7 +158,7 @@ def test_one_agents_objective_does_not_touch_another() -> None:
     second, _, _ = learner.train_with_keys(agents, copied(worlds), other, 1, keys, False)
     same = np.all(np.asarray(first.policy.parameters == second.policy.parameters), axis=1)
     assert np.array_equal(same, [True, False, True])
-    np.testing.assert_array_equal(first.critic[0], second.critic[0])
+    np.testing.assert_array_equal(first.skill.critic[0], second.skill.critic[0])
 
 
 def collected(learner: VPPO) -> tuple[Agent, Trajectory, Any]:
@@ -175,10 +175,10 @@ def test_with_one_agent_it_is_plain_ppo(clip_values: bool) -> None:
     learner = VPPO(base.task, (8,), (8,), replace(CONFIG, clip_values=clip_values, entropy_coefficient=0.01))
     agents, seen, keys = collected(base)
     weights = jnp.array([[1.0, 0.0, 0.0]])
-    updated, _, report = learner.update(agents, learner.fresh_optimiser(agents), seen, weights, keys)
+    updated, report = learner.update(agents, seen, weights, keys)
 
     config = learner.config
-    policy, critic = part(agents.policy, 0), agents.critic[0]  # type: ignore[arg-type]
+    policy, critic = part(agents.policy, 0), agents.skill.critic[0]  # type: ignore[arg-type]
     observation, action = policy.observation.normalise(seen.observation[0]), seen.action[0]
     reward = seen.rewards[0, :, :, 0]  # the normaliser knows nothing yet: spread 1
     value = learner.critic(critic, observation)[..., 0]
@@ -220,7 +220,7 @@ def test_with_one_agent_it_is_plain_ppo(clip_values: bool) -> None:
             learnt = tuple(old + step for old, step in zip(learnt, change, strict=True))
     np.testing.assert_allclose(updated.policy.parameters[0], learnt[0], atol=2e-4)
     np.testing.assert_allclose(updated.policy.log_std[0], learnt[1], atol=2e-4)
-    np.testing.assert_allclose(updated.critic[0], learnt[2], atol=2e-4)
+    np.testing.assert_allclose(updated.skill.critic[0], learnt[2], atol=2e-4)
     assert np.abs(learnt[0] - policy.parameters).max() > 1e-3
     assert report.used[0] == 1.0
 
@@ -229,12 +229,10 @@ def test_the_kl_limit_ends_an_update() -> None:
     base = vppo()
     agents, seen, keys = collected(base)
     learner = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e-4))
-    updated, _, report = learner.update(
-        agents, learner.fresh_optimiser(agents), seen, jnp.array([[1.0, 0.0, 0.0]]), keys
-    )
+    updated, report = learner.update(agents, seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
     assert 0 < report.used[0] < 1
     assert report.kl[0] > 1e-4
-    free, _, _ = base.update(agents, base.fresh_optimiser(agents), seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
+    free, _ = base.update(agents, seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
     near, far = (
         float(jnp.linalg.norm(agent.policy.parameters - agents.policy.parameters))
         for agent in (updated, free)
@@ -242,15 +240,48 @@ def test_the_kl_limit_ends_an_update() -> None:
     assert 0 < near < far
 
 
+def test_an_agent_that_moves_too_fast_slows_down_and_recovers() -> None:
+    base = vppo()
+    agents, seen, keys = collected(base)
+    weights = jnp.array([[1.0, 0.0, 0.0]])
+    hasty = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e-5))
+    slower, report = hasty.update(agents, seen, weights, keys)
+    assert report.used[0] < 0.5
+    assert slower.skill.rate[0] == pytest.approx(0.7 * CONFIG.learning_rate)
+    calm = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e3))
+    faster, report = calm.update(slower, seen, weights, keys)
+    assert report.used[0] == 1
+    assert faster.skill.rate[0] == pytest.approx(0.7 * 1.2 * CONFIG.learning_rate)
+    top, _ = calm.update(agents, seen, weights, keys)
+    assert top.skill.rate[0] == pytest.approx(CONFIG.learning_rate), "never faster than it was told"
+    steady = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e-5, adapt_rate=False))
+    assert steady.update(agents, seen, weights, keys)[0].skill.rate[0] == pytest.approx(CONFIG.learning_rate)
+
+
+def test_adam_remembers_unless_told_to_forget() -> None:
+    learner, agents = vppo(), some_agents()
+    worlds = learner.init_worlds(jax.random.key(2))
+    keys = jax.random.split(jax.random.key(3), AGENTS)
+    once, after, _ = learner.train_with_keys(agents, worlds, jnp.eye(3), 1, keys, False)
+    counts = [leaf for leaf in jax.tree.leaves(once.skill.adam) if leaf.dtype == jnp.int32]
+    steps = CONFIG.epochs * CONFIG.minibatches
+    np.testing.assert_array_equal(counts[0], [steps] * AGENTS)
+    twice, _, _ = learner.train_with_keys(once, after, jnp.eye(3), 1, keys, False)
+    counts = [leaf for leaf in jax.tree.leaves(twice.skill.adam) if leaf.dtype == jnp.int32]
+    np.testing.assert_array_equal(counts[0], [2 * steps] * AGENTS)
+    for leaf in jax.tree.leaves(learner.forget(twice).skill.adam):
+        assert not np.asarray(leaf).any()
+
+
 def test_fixed_noise_has_no_gradient() -> None:
     base = vppo()
     agents, seen, keys = collected(base)
     weights = jnp.array([[1.0, 0.0, 0.0]])
     fixed = VPPO(base.task, (8,), (8,), replace(CONFIG, std="fixed"))
-    still, _, _ = fixed.update(agents, fixed.fresh_optimiser(agents), seen, weights, keys)
+    still, _ = fixed.update(agents, seen, weights, keys)
     np.testing.assert_array_equal(still.policy.log_std, agents.policy.log_std)
     assert (still.policy.parameters != agents.policy.parameters).any()
-    learnt, _, _ = base.update(agents, base.fresh_optimiser(agents), seen, weights, keys)
+    learnt, _ = base.update(agents, seen, weights, keys)
     assert (learnt.policy.log_std != agents.policy.log_std).all()
 
 
@@ -260,11 +291,11 @@ def test_an_agent_whose_gradient_is_not_finite_stands_still_and_is_counted() -> 
     _, seen = learner.collect(agents, learner.init_worlds(jax.random.key(2)), keys)
     seen = replace(seen, rewards=seen.rewards.at[1, 0, 0, 0].set(jnp.nan))
     weights = jnp.array([[1.0, 0.0, 0.0]] * AGENTS)
-    updated, _, report = learner.update(agents, learner.fresh_optimiser(agents), seen, weights, keys)
+    updated, report = learner.update(agents, seen, weights, keys)
     assert list(np.asarray(report.nonfinite) > 0) == [False, True, False]
     np.testing.assert_array_equal(updated.policy.parameters[1], agents.policy.parameters[1])
     assert np.isfinite(updated.policy.parameters).all()
-    assert np.isfinite(updated.critic).all()
+    assert np.isfinite(updated.skill.critic).all()
     assert (updated.policy.parameters[0] != agents.policy.parameters[0]).any()
 
 
@@ -292,7 +323,7 @@ def test_rewards_are_learnt_from_in_units_of_their_spread() -> None:
     seen = replace(seen, final_value=jnp.zeros_like(seen.final_value))
     tenfold = replace(agents, returns=replace(agents.returns, covariance=100 * agents.returns.covariance))
     weights = jnp.array([[1.0, 0.0, 0.0]])
-    once, _, _ = learner.update(agents, learner.fresh_optimiser(agents), seen, weights, keys)
+    once, _ = learner.update(agents, seen, weights, keys)
     louder = replace(seen, rewards=10 * seen.rewards)
-    again, _, _ = learner.update(tenfold, learner.fresh_optimiser(agents), louder, weights, keys)
+    again, _ = learner.update(tenfold, louder, weights, keys)
     np.testing.assert_allclose(once.policy.parameters, again.policy.parameters, atol=1e-4)

@@ -64,6 +64,134 @@ def demo(task: str = "halfcheetah", minutes: float = 5.0, seed: int = 0) -> None
     show(console, outcome)
 
 
+def evaluate(
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")],
+    episodes: int = 50,
+    physics: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Judge every elite of an archive again, and put each where it really lands: the corrected archive.
+
+    Example: ppga evaluate runs/walker --episodes 20
+
+    It is written beside the archive (corrected.safetensors), with a table of all elites (evaluation.csv) and
+    the figures (evaluation.json).
+
+    Args:
+        run: a run's folder, an archive's folder, or an archive's file.
+        episodes: each elite plays.
+        physics: engine to judge on, mujoco or mjx; that of the archive by default.
+        seed: of the episodes' starts.
+    """
+    at_least_one("--episodes", episodes)
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
+    machine.check_devices()
+    from rich.progress import Progress
+
+    from ppga.analysis import corrected
+    from ppga.archives.files import find_archive, load_archive
+
+    file = find_archive(run)
+    archive = load_archive(file, mapped=True)
+    with Progress(console=console) as progress:
+        bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
+        evaluation = corrected.evaluate(
+            archive,
+            episodes,
+            physics=physics,
+            seed=seed,
+            progress=lambda done, _: progress.update(bar, completed=done),
+        )
+    corrected.save(evaluation, file.parent)
+    found = corrected.figures(evaluation)
+    table = Table(box=SIMPLE, caption=f"offset {found['qd_offset']:g}; judged on {found['physics']}")
+    for heading in ("", "archived", f"corrected, {episodes} episodes"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    objective = archive.elites["objective"]
+    table.add_row("QD-score", f"{archive.qd_score:,.0f}", f"{found['qd_score']:,.0f}")
+    table.add_row("coverage", f"{archive.coverage:.1%}", f"{found['coverage']:.1%}")
+    table.add_row("best", f"{objective.max():,.0f}", f"{found['best']:,.0f}")
+    table.add_row("mean", f"{objective.mean():,.0f}", f"{found['mean']:,.0f}")
+    console.print(table)
+    console.print(
+        f"{found['stayed_in_cell']:.0%} of the elites land in their cell; the median one moves by "
+        f"{found['moved_median']:.3f} of the ranges and loses {found['objective_lost_median']:,.0f}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def report(
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")],
+    output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("report"),
+) -> None:
+    """Write a page about one run or many: curves, maps, gaits, and tables with intervals over seeds.
+
+    Example: ppga report runs/walker-0 runs/walker-1 --output walker-report
+
+    Args:
+        runs: folders of runs.
+        output: folder for report.html, which needs nothing else, and the figures as PNG and SVG.
+    """
+    if not runs:
+        raise InputError("which runs? ppga report RUN...")
+    machine.check_devices()
+    from ppga.analysis.report import report as write
+
+    try:
+        with console.status("drawing"):
+            page = write(runs, output)
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
+    console.print(f"{page}", soft_wrap=True)
+
+
+def compare(
+    first: Annotated[Positional[Path], tyro.conf.arg(metavar="A")],
+    second: Annotated[Positional[Path], tyro.conf.arg(metavar="B")],
+    output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("difference.png"),
+) -> None:
+    """Compare two archives cell by cell.
+
+    Example: ppga compare runs/a runs/b --output difference.png
+
+    Args:
+        first: a run, an archive's folder, or an archive's file.
+        second: another.
+        output: picture of the difference, second minus first.
+    """
+    import numpy as np
+
+    from ppga.analysis import plots
+    from ppga.archives import load_archive
+
+    a, b = load_archive(first, mapped=True), load_archive(second, mapped=True)
+    if (a.shape, a.ranges, a.centroids is None) != (b.shape, b.ranges, b.centroids is None):
+        raise InputError(f"the archives have other cells: {a.shape} in {a.ranges}, {b.shape} in {b.ranges}.")
+    if a.centroids is not None and b.centroids is not None and not np.array_equal(a.centroids, b.centroids):
+        raise InputError("the archives have cells around other centroids.")
+    both, values, only_a, only_b = plots.compare_cells(a, b)
+    table = Table(box=SIMPLE)
+    for heading in ("", "first", "second"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, form in (("qd_score", ",.0f"), ("coverage", ".1%")):
+        table.add_row(plots.NAMES[name], f"{getattr(a, name):{form}}", f"{getattr(b, name):{form}}")
+    table.add_row("cells only it fills", str(len(only_a)), str(len(only_b)))
+    table.add_row("cells where it is better", str(int((values < 0).sum())), str(int((values > 0).sum())))
+    console.print(table)
+    if len(both):
+        console.print(
+            f"In the {len(both)} cells that both fill, the second is better by {values.mean():,.1f}.",
+            highlight=False,
+        )
+    try:
+        plots.save(plots.difference(a, b), output)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write to {output}: {error}.") from None
+    console.print(f"{output}", soft_wrap=True)
+
+
 def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | None = None) -> None:
     """Show what this machine has, check the physics engines against each other, and time them.
 
@@ -163,7 +291,16 @@ def main() -> None:
     words = sys.argv[1:]
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"train": _train(words), "demo": demo, "tasks": tasks, "doctor": doctor, "bench": bench},
+            {
+                "report": report,
+                "compare": compare,
+                "train": _train(words),
+                "evaluate": evaluate,
+                "demo": demo,
+                "tasks": tasks,
+                "doctor": doctor,
+                "bench": bench,
+            },
             prog="ppga",
             description="Quality-diversity reinforcement learning: archives of good, different policies.",
         )
@@ -173,4 +310,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
+        print(
+            "ppga: stopped at once; ppga train --resume RUN goes on from its last checkpoint", file=sys.stderr
+        )
         sys.exit(130)

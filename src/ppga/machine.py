@@ -9,7 +9,10 @@ from typing import Any
 from ppga.errors import InputError
 from ppga.version import __version__
 
-PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "gymnasium", "numpy", "ribs")
+PACKAGES = (
+    "jax", "jaxlib", "mujoco", "mujoco-mjx", "gymnasium", "numpy", "optax", "ribs",
+    "safetensors", "scikit-learn",
+)  # fmt: skip
 EXTRAS = {"mjx": "mujoco.mjx", "compare": "brax"}
 """Optional extra -> the package it brings."""
 

@@ -1,16 +1,16 @@
 """Files that are either whole or not there: written aside, synced, renamed."""
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from ppga.errors import InputError
 
@@ -66,26 +66,81 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NumpyArray], description: Any) -> None:
-    """Replace a safetensors file; the description travels as JSON in its header."""
-    with replacing(path) as aside:
-        safetensors.numpy.save_file(
-            {name: values.copy("C") for name, values in arrays.items()},
-            aside,
-            metadata={"ppga": json.dumps(description)},
-        )
+    """Replace a safetensors file; the description travels as JSON in its header.
+
+    Arrays are written a few rows at a time, so one that is mapped from another file never needs to fit in
+    memory.
+    """
+    header: dict[str, Any] = {"__metadata__": {"ppga": json.dumps(description)}}
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that all are aligned
+    end = 0
+    for name in names:
+        values = arrays[name]
+        start, end = end, end + math.prod(values.shape) * values.dtype.itemsize
+        kind = _KINDS[values.dtype.newbyteorder("=").str[1:]]
+        header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as aside, aside.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            for part in _parts(arrays[name]):
+                file.write(np.ascontiguousarray(part).data)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, NumpyArray], Any]:
-    """Arrays and description of a file by `write_tensors`, or an InputError that names it."""
+def read_tensors(path: Path, mapped: bool = False) -> tuple[dict[str, NumpyArray], Any]:
+    """Arrays and description of a file by `write_tensors`, or an InputError that names it.
+
+    Args:
+        path: the file.
+        mapped: leave the arrays on disk, to be read when used; they cannot be written to.
+    """
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
+        with safetensors.safe_open(path, framework="numpy") as file:  # which checks the header
             metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = list(file.keys())
+            arrays = {} if mapped else {name: file.get_tensor(name) for name in names}
         if "ppga" not in metadata:
             raise InputError(f"{path} was not written by ppga: its header has no description.")
+        if mapped:
+            arrays = _mapped(path, names)
         return arrays, json.loads(metadata["ppga"])
     except (OSError, safetensors.SafetensorError, json.JSONDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}.") from None
+
+
+_KINDS = {
+    "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u8": "U64",
+    "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
+}  # fmt: skip
+"""NumPy's kinds of numbers, as safetensors calls them."""
+_PART = 2**24
+"""Bytes written at a time."""
+
+
+def _parts(values: NumpyArray) -> Iterator[NumpyArray]:
+    """Some rows after the other."""
+    if not values.shape or not len(values):
+        yield np.asarray(values).reshape(-1)
+        return
+    rows = max(1, _PART // max(1, math.prod(values.shape[1:]) * values.dtype.itemsize))
+    for start in range(0, len(values), rows):
+        yield np.asarray(values[start : start + rows])
+
+
+def _mapped(path: Path, names: Iterable[str]) -> dict[str, NumpyArray]:
+    dtypes = {kind: np.dtype(f"<{name}") for name, kind in _KINDS.items()}
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    arrays: dict[str, NumpyArray] = {}
+    for name in names:
+        kind, shape, (start, end) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
+        if start == end:  # nothing to map
+            arrays[name] = np.zeros(shape, dtypes[kind])
+        else:
+            arrays[name] = np.memmap(path, dtypes[kind], "r", 8 + size + start, tuple(shape))
+    return arrays
 
 
 def _umask() -> int:

@@ -1,6 +1,7 @@
 """The command `ppga train`: what is typed becomes a run, and what came of it is shown."""
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -15,34 +16,35 @@ from tyro.conf import Positional
 
 from ppga import machine
 from ppga.errors import InputError, choose
-from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, resume, train
+from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, train
+from ppga.runs import resume as continue_run
 from ppga.runs.config import differences
 from ppga.runs.display import Display, Lines, Picture
 from ppga.runs.estimate import Estimate, estimate
 from ppga.runs.folder import RunFolder
 from ppga.runs.heatmap import text as heatmap
-from ppga.runs.loop import make_algorithm
-from ppga.tasks import TASKS
+from ppga.runs.loop import KNOWN, make_algorithm
 
 PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
 
-def command(words: Sequence[str], console: Console) -> Callable[..., None]:
+def command(words: Sequence[str], console: Console, known_task: str | None = None) -> Callable[..., None]:
     """The command as a function for tyro, with the defaults of the preset, task or run that the words name.
 
     Args:
         words: of the command line.
         console: to print on.
+        known_task: whose defaults to take; guessed from the words if not given.
     """
     given_preset = _after("--preset", words) or "laptop"
     old_run = _after("--resume", words)
-    sniffed_task = next((word for word in words if word in [*TASKS, "sphere"]), None)
+    guess = known_task or next((word for word in words if word in KNOWN), "halfcheetah")
     default_budget: Budget | None
     if old_run:
         old_task, defaults, default_budget = RunFolder(Path(old_run)).read()
     else:
         old_task = None
-        defaults, default_budget = preset(given_preset, sniffed_task or "halfcheetah")
+        defaults, default_budget = preset(given_preset, guess)
 
     def run(
         task: Annotated[Positional[str | None], tyro.conf.arg(metavar="TASK")] = None,
@@ -82,22 +84,25 @@ def command(words: Sequence[str], console: Console) -> Callable[..., None]:
         budget.check()
         display = make_display(console, quiet)
         if resume is not None:
-            _check_resumed(resume, task, old_task, defaults, config, output)
-            outcome = _resume(resume, budget, display)
+            _check_resumed(resume, task, old_task, defaults, config, output, "--preset" in " ".join(words))
+            task = old_task
+        if task is None:
+            raise InputError(f"which task? One of {', '.join(KNOWN)}; or --resume RUN.")
+        if resume is None and choose("task", task, KNOWN) != guess:  # another word looked like a task
+            tyro.cli(command(words, console, task), args=list(words), prog="ppga train")
+            return
+        choose("preset", preset, PRESETS)
+        machine.check_devices()
+        if dry_run or (preset == "paper" and resume is None):
+            expected = estimate(make_algorithm(task, config), config, budget)
+            if dry_run:
+                _show_plan(console, task, config, budget, expected)
+                return
+            display.say(_cost(expected))
+        if resume is not None:
+            outcome = continue_run(resume, budget=budget, display=display)
         else:
-            choose("preset", preset, PRESETS)
-            if task is None:
-                raise InputError(f"which task? One of {', '.join([*TASKS, 'sphere'])}; or --resume RUN.")
-            choose("task", task, [*TASKS, "sphere"])
             folder = output or Path("runs") / f"{task}-{config.algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
-            if dry_run or preset == "paper":
-                machine.check_devices()
-                expected = estimate(make_algorithm(task, config), config, budget)
-                if dry_run:
-                    _show_plan(console, task, config, budget, expected)
-                    return
-                display.say(_cost(expected))
-            machine.check_devices()
             outcome = train(task, config, budget=budget, output=folder, display=display)
         show(console, outcome)
 
@@ -131,13 +136,19 @@ def show(console: Console, outcome: Outcome) -> None:
             f"\n  picture    {outcome.folder / 'heatmap.png'}"
             f"\n  metrics    {outcome.folder / 'metrics.jsonl'}"
             f"\n  archive    {outcome.folder / 'archive'}    ppga.load_archive({str(outcome.folder)!r})"
-            f"\n  longer     ppga train --resume {outcome.folder} --minutes 60\n",
+            f"\n  longer     ppga train --resume {outcome.folder} --minutes {_twice(outcome)}\n",
             soft_wrap=True,
             highlight=False,
         )
     if outcome.interrupted:
         console.print(f"stopped early. Go on with: ppga train --resume {outcome.folder}", soft_wrap=True)
         sys.exit(128 + outcome.interrupted)
+
+
+def _twice(outcome: Outcome) -> int:
+    """Twice the minutes a run has taken."""
+    seconds = float((outcome.record or {}).get("wall_time", 1800.0))
+    return math.ceil(2 * seconds / 60)
 
 
 def _after(option: str, words: Sequence[str]) -> str | None:
@@ -157,8 +168,11 @@ def _check_resumed(
     old: PPGAConfig,
     new: PPGAConfig,
     output: Path | None,
+    with_preset: bool,
 ) -> None:
     """Refuse settings that the run was not begun with."""
+    if with_preset:
+        raise InputError("a resumed run keeps its settings; leave --preset out.")
     if task is not None and task != old_task:
         raise InputError(f"{run} is a run of {old_task}, not of {task}.")
     if output is not None and output != run:
@@ -168,11 +182,6 @@ def _check_resumed(
         raise InputError(
             f"a resumed run keeps its settings; only its budget may change. Different: {', '.join(changed)}."
         )
-
-
-def _resume(run: Path, budget: Budget, display: Display) -> Outcome:
-    machine.check_devices()
-    return resume(run, budget=budget, display=display)
 
 
 def _cost(expected: Estimate) -> str:

@@ -30,6 +30,7 @@ class SearchConfig:
         sigma0: xNES' step size at start and restart.
         mean: xNES' mean at start and restart: zero, or random (f in [0, 2], measures in [-2, 2]).
         clip_objective: never walk against the reward: a negative coefficient of f counts as 0.
+        reward_first: iterations at the beginning whose walk follows the reward alone.
         mix: how the walk adds up reward and measures: scaled (each by the spread of its returns) or raw.
         judge: act by the policy's mean, or sample.
         emitters: search policies at once.
@@ -42,6 +43,7 @@ class SearchConfig:
     sigma0: float = 2.0
     mean: Literal["zero", "random"] = "zero"
     clip_objective: bool = False
+    reward_first: int = 0
     mix: Literal["scaled", "raw"] = "scaled"
     judge: Literal["mean", "sample"] = "mean"
     emitters: int = 1
@@ -50,6 +52,8 @@ class SearchConfig:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
+        if self.reward_first < 0:
+            raise InputError(f"reward_first must be at least 0, got {self.reward_first}.")
         if self.branches < 2:
             raise InputError(
                 f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
@@ -73,11 +77,14 @@ class Algorithm:
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    takes_gradients: ClassVar[bool] = True
+    """Whether it asks for the Jacobian, so that the environments are shared by k+1 agents."""
 
     def __init__(self, problem: Problem, config: SearchConfig, archives: ArchivePair, seed: int) -> None:
         config.check()
         self.problem, self.config, self.archives, self.seed = problem, config, archives, seed
-        self.iteration = self.evaluations = self.env_steps = self.restarts = self.nonfinite = 0
+        self.iteration = self.evaluations = self.episodes = self.env_steps = 0
+        self.restarts = self.nonfinite = 0
         self.search: Any = None  # the problem's state, from `start` or `load_state`
         self.times: dict[str, float] = {}
         self.warnings: list[str] = []
@@ -85,6 +92,7 @@ class Algorithm:
     def start(self) -> None:
         """Begin a new run."""
         self.search = self.problem.start(self.key())
+        self.env_steps += self.problem.start_steps
 
     def iterate(self) -> dict[str, Any]:
         """One iteration; what is worth recording of it."""
@@ -99,6 +107,7 @@ class Algorithm:
         return {
             "iteration": self.iteration,
             "evaluations": self.evaluations,
+            "episodes": self.episodes,
             "env_steps": self.env_steps,
             "qd_offset": self.archives.qd_offset,
             **self.archives.figures(),
@@ -127,7 +136,8 @@ class Algorithm:
         """Add what a phase took."""
         self.env_steps += spent.env_steps
         if isinstance(spent, Judgement):
-            self.evaluations += spent.episodes
+            self.evaluations += spent.policies
+            self.episodes += spent.episodes
         else:
             self.warnings += spent.warnings
 
@@ -151,7 +161,7 @@ class Algorithm:
 
     def counters(self) -> dict[str, int]:
         """Whole numbers that go on."""
-        names = ("iteration", "evaluations", "env_steps", "restarts", "nonfinite")
+        names = ("iteration", "evaluations", "episodes", "env_steps", "restarts", "nonfinite")
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> dict[str, NumpyArray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ppga.algorithms.base import SearchConfig
 from ppga.algorithms.problem import Effort, Judgement
-from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Worlds
+from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Skill, Worlds
 from ppga.physics import Array
 from ppga.policies import CLIP, Policy
 from ppga.rollouts import judge
@@ -41,15 +41,14 @@ class SearchState:
 
     Attributes:
         policies: m search policies.
-        critics: (m, k+2, parameters): of the reward, of each measure, and of the walk.
-        rates: (m, k+2) learning rates of the same.
+        skills: (m, k+2) critics with their Adam and learning rate: of the reward, of each measure, and of the
+            walk.
         returns: m reward normalisers.
         worlds: all environments.
     """
 
     policies: Policy
-    critics: Array
-    rates: Array
+    skills: Skill
     returns: Returns
     worlds: Worlds
 
@@ -81,6 +80,7 @@ class PolicySearch:
         self.measure_ranges = task.measure_ranges
         self.archive_shape = task.archive_shape
         self.qd_offset = task.qd_offset
+        self.start_steps = ppo.environments * ppo.rollout_length
         self.fields = {
             "log_std": (task.action_size,),
             "observation_mean": (task.observation_size,),
@@ -121,18 +121,16 @@ class PolicySearch:
     def start(self, key: Array) -> SearchState:
         """New policies, critics and environments; a first rollout fills the normalisers."""
         m, k1 = self.search.emitters, self.objectives
-        policy_key, critic_key, world_key, rollout_key = jax.random.split(key, 4)
+        policy_key, skill_key, world_key, rollout_key = jax.random.split(key, 4)
         policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, m))
-        critics = jax.vmap(self.vppo.init_critic)(jax.random.split(critic_key, m * (k1 + 1)))
-        critics = critics.reshape(m, k1 + 1, -1)
+        skills = jax.vmap(jax.vmap(self.vppo.init_skill))(jax.random.split(skill_key, (m, k1 + 1)))
         returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
-        rates = jnp.full((m, k1 + 1), self.ppo.learning_rate, jnp.float32)
-        agents = Agent(policies, critics[:, k1], returns, rates[:, k1])
+        agents = Agent(policies, returns, _of(skills, k1))
         worlds, seen = self.vppo.collect(
             agents, self.vppo.init_worlds(world_key), jax.random.split(rollout_key, m)
         )
         agents = self.vppo.observe(agents, seen)
-        return SearchState(agents.policy, critics, rates, agents.returns, worlds)
+        return SearchState(agents.policy, skills, agents.returns, worlds)
 
     def solutions(self, state: SearchState) -> NumpyArray:
         """Parameters (m, d) of the search policies."""
@@ -154,37 +152,35 @@ class PolicySearch:
     def jacobian(self, state: SearchState, key: Array) -> tuple[SearchState, NumpyArray, Effort]:
         """How k+1 copies of each search policy change when each learns one objective: (m, k+1, d)."""
         m, k1 = self.search.emitters, self.objectives
-        if self.ppo.std == "reset":
-            noise = jnp.full_like(state.policies.log_std, np.log(self.ppo.initial_std))
-            state = replace(state, policies=replace(state.policies, log_std=noise))
+        state = self._with_noise(state)
 
         def copies(leaf: Array) -> Array:
             return jnp.repeat(leaf, k1, axis=0)
 
         policies, returns = jax.tree.map(copies, (state.policies, state.returns))
-        agents = Agent(
-            policies, state.critics[:, :k1].reshape(m * k1, -1), returns, state.rates[:, :k1].reshape(m * k1)
-        )
+        skills = jax.tree.map(lambda leaf: leaf[:, :k1].reshape(m * k1, *leaf.shape[2:]), state.skills)
+        agents = Agent(policies, returns, skills)
         weights = jnp.tile(jnp.eye(k1), (m, 1))
         learnt, worlds, report = self.vppo.train(
             agents, state.worlds, weights, self.search.jacobian_updates, key, False, self.progress
         )
         change = np.asarray(learnt.policy.parameters).reshape(m, k1, -1) - self.solutions(state)[:, None]
-        critics = state.critics.at[:, :k1].set(learnt.critic.reshape(m, k1, -1))
+        skills = jax.tree.map(
+            lambda old, new: old.at[:, :k1].set(new.reshape(m, k1, *new.shape[1:])),
+            state.skills,
+            learnt.skill,
+        )
         effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names) * m)
-        rates = state.rates.at[:, :k1].set(learnt.rate.reshape(m, k1))
-        return replace(state, critics=critics, rates=rates, worlds=worlds), change, effort
+        return replace(state, skills=skills, worlds=worlds), change, effort
 
     def walk(self, state: SearchState, weights: NumpyArray, key: Array) -> tuple[SearchState, Effort]:
         """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
         k1 = self.objectives
-        scale = np.ones_like(weights)
-        if self.search.mix == "scaled":
-            variance = np.asarray(jnp.diagonal(state.returns.covariance, axis1=1, axis2=2))
-            scale = 1 / np.sqrt(np.maximum(variance, 1e-8))
-        mixed = weights * scale
+        state = self._with_noise(state)
+        mixed = weights * (scales(state.returns) if self.search.mix == "scaled" else 1.0)
+        mixed[~mixed.any(axis=1), 0] = 1.0
         mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
-        agents = Agent(state.policies, state.critics[:, k1], state.returns, state.rates[:, k1])
+        agents = Agent(state.policies, state.returns, _of(state.skills, k1))
         learnt, worlds, report = self.vppo.train(
             agents,
             state.worlds,
@@ -194,13 +190,8 @@ class PolicySearch:
             True,
             self.progress,
         )
-        state = SearchState(
-            policies=learnt.policy,
-            critics=state.critics.at[:, k1].set(learnt.critic),
-            rates=state.rates.at[:, k1].set(learnt.rate),
-            returns=learnt.returns,
-            worlds=worlds,
-        )
+        skills = jax.tree.map(lambda old, new: old.at[:, k1].set(new), state.skills, learnt.skill)
+        state = SearchState(learnt.policy, skills, learnt.returns, worlds)
         return state, self._effort(report, self.search.walk_updates, ("the walk",) * len(weights))
 
     def judge(self, state: SearchState, solutions: NumpyArray, key: Array) -> Judgement:
@@ -220,6 +211,7 @@ class PolicySearch:
             objective=np.where(diverged, np.nan, objective).astype(np.float32),
             measures=np.asarray(scores.measures).mean(axis=1),
             env_steps=int(np.asarray(scores.steps).sum()),
+            policies=m * n,
             episodes=m * n * self.search.episodes,
         )
 
@@ -237,6 +229,13 @@ class PolicySearch:
             (one, returns),
         )
         return replace(state, policies=policies, returns=returns)
+
+    def _with_noise(self, state: SearchState) -> SearchState:
+        """The state that an iteration's learning begins with: its action noise, where that is reset."""
+        if self.ppo.std != "reset":
+            return state
+        noise = jnp.full_like(state.policies.log_std, np.log(self.ppo.initial_std))
+        return replace(state, policies=replace(state.policies, log_std=noise))
 
     def _effort(self, report: Report, updates: int, names: tuple[str, ...]) -> Effort:
         loss = np.asarray(report.value_loss)
@@ -261,3 +260,20 @@ class PolicySearch:
                 if not value < WILD_LOSS
             ),
         )
+
+
+def scales(returns: Returns) -> NumpyArray:
+    """What makes k+1 objectives comparable in a walk, (m, k+1): one over the spread of each one's returns.
+
+    An objective that has hardly varied has no say: nothing is known of how to change it, and a small spread
+    would blow up what is constant in it.
+    """
+    spread = np.sqrt(np.asarray(jnp.diagonal(returns.covariance, axis1=1, axis2=2)))
+    varies = spread > np.maximum(1e-3, 0.01 * np.abs(np.asarray(returns.mean)))
+    return np.where(varies, 1 / np.where(varies, spread, 1.0), 0.0)
+
+
+def _of(skills: Skill, objective: int) -> Skill:
+    """The skills (m,) of one objective, of all (m, k+2)."""
+    one: Skill = jax.tree.map(lambda leaf: leaf[:, objective], skills)
+    return one

@@ -96,8 +96,10 @@ class PPGA(Algorithm):
         return record
 
     def walk_weights(self, mean: NumpyArray) -> NumpyArray:
-        """Objective of the walk: xNES' mean c_mu; f alone where that is zero."""
-        weights = mean.copy()
+        """Objective of the walk: xNES' mean c_mu; f alone where that is zero, and at the beginning if told
+        so.
+        """
+        weights = mean.copy() if self.iteration > self.config.reward_first else np.zeros_like(mean)
         if self.config.clip_objective:
             weights[0] = max(weights[0], 0.0)
         if not weights.any():
@@ -126,7 +128,7 @@ class PPGA(Algorithm):
         names = ("reward", *self.problem.measure_names)
         for emitter, strategy in enumerate(self.strategies):
             if strategy.scale > EXPLODED * self.config.sigma0:
-                self.warnings.append(f"xNES' step size has grown to {strategy.scale:.3g}")
+                self.warnings.append(f"xNES' step size has grown ({strategy.scale:.3g})")
             for name, length in zip(names, lengths[emitter], strict=True):
                 if not length > SHORT_ROW:
                     self.warnings.append(f"the gradient of {name} is nearly zero ({length:.1g})")

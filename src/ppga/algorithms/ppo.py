@@ -13,6 +13,7 @@ class PPO(Algorithm):
 
     name = "ppo"
     summary = "plain PPO (Schulman et al., 2017), judged after every walk"
+    takes_gradients = False
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, then a judgement."""

@@ -18,12 +18,14 @@ class Judgement:
         objective: (n,) mean over its episodes.
         measures: (n, k) likewise.
         env_steps: control steps it took to find out.
-        episodes: evaluations it took.
+        policies: how many were judged.
+        episodes: how many were played.
     """
 
     objective: NumpyArray
     measures: NumpyArray
     env_steps: int
+    policies: int
     episodes: int
 
 
@@ -48,13 +50,40 @@ class Problem(Protocol):
     `State` is a pytree of arrays that holds everything that must survive a restart.
     """
 
-    solution_size: int
-    measure_names: tuple[str, ...]
-    measure_ranges: tuple[tuple[float, float], ...]
-    archive_shape: tuple[int, ...]
-    qd_offset: float
-    fields: dict[str, tuple[int, ...]]
-    """Name -> shape of what the archive keeps with each solution."""
+    @property
+    def solution_size(self) -> int:
+        """Numbers d in a solution."""
+        ...
+
+    @property
+    def measure_names(self) -> tuple[str, ...]:
+        """Names of the k measures."""
+        ...
+
+    @property
+    def measure_ranges(self) -> tuple[tuple[float, float], ...]:
+        """Bounds of each measure."""
+        ...
+
+    @property
+    def archive_shape(self) -> tuple[int, ...]:
+        """Default number of cells along each measure."""
+        ...
+
+    @property
+    def qd_offset(self) -> float:
+        """What is subtracted from every objective in the QD-score."""
+        ...
+
+    @property
+    def start_steps(self) -> int:
+        """Control steps that `start` takes."""
+        ...
+
+    @property
+    def fields(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of what the archive keeps with each solution."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """What a file must say so that its solutions can be used: `task`, and `network` or None."""

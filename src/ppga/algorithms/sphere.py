@@ -37,6 +37,7 @@ class Sphere:
     reach: float = 1.0
     measure_names: tuple[str, ...] = ("first half", "second half")
     qd_offset: float = 0.0
+    start_steps: int = 0
 
     @property
     def measure_ranges(self) -> tuple[tuple[float, float], ...]:
@@ -85,7 +86,7 @@ class Sphere:
     def judge(self, state: Array, solutions: NumpyArray, key: Array) -> Judgement:  # noqa: ARG002
         """The true values."""
         values = np.asarray(_all_values(self, jnp.asarray(solutions.reshape(-1, self.solution_size))))
-        return Judgement(values[:, 0], values[:, 1:], 0, len(values))
+        return Judgement(values[:, 0], values[:, 1:], 0, len(values), len(values))
 
     def walk(self, state: Array, weights: NumpyArray, key: Array) -> tuple[Array, Effort]:
         """As far as the weights are long, along directions that are found anew after each step."""

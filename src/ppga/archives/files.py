@@ -126,6 +126,12 @@ class Archive:
 
         return act
 
+    def only(self, *cells: Cell) -> "Archive":
+        """The same with no elites but those of the given cells: to save a single policy, say."""
+        rows = sorted({self._row(cell) for cell in cells})
+        chosen = {name: values[rows] for name, values in self.elites.items()}
+        return Archive(self.description, chosen, self.centroids)
+
     def to_pandas(self) -> "pandas.DataFrame":
         """A row an elite: its cell, objective and measures (not the solutions)."""
         import pandas
@@ -142,21 +148,26 @@ class Archive:
             for name, values in self.elites.items()
             if name not in MAIN_FIELDS
         }
+        archive = self._empty_ribs(self.elites["solution"].shape[1], extra)
+        if len(self):
+            archive.add(**{name: values for name, values in self.elites.items() if name != "index"})
+        return archive
+
+    def cells_of(self, measures: NumpyArray) -> NumpyArray:
+        """Cells (n,) that measures (n, k) fall into; beyond the ranges, the outermost."""
+        return np.asarray(self._empty_ribs(1, {}).index_of(measures))
+
+    def _empty_ribs(self, solution_size: int, extra: dict[str, Any]) -> GridArchive | CVTArchive:
         settings: dict[str, Any] = {
-            "solution_dim": self.elites["solution"].shape[1],
+            "solution_dim": solution_size,
             "ranges": self.ranges,
             "qd_score_offset": self.qd_offset,
             "dtype": np.float32,
             "extra_fields": extra,
         }
-        archive: GridArchive | CVTArchive
         if self.centroids is None:
-            archive = GridArchive(dims=self.shape, **settings)
-        else:
-            archive = CVTArchive(centroids=self.centroids, **settings)
-        if len(self):
-            archive.add(**{name: values for name, values in self.elites.items() if name != "index"})
-        return archive
+            return GridArchive(dims=self.shape, **settings)
+        return CVTArchive(centroids=self.centroids, **settings)
 
     def save(self, path: Path) -> None:
         """Write the file, in place of what was there."""
@@ -186,21 +197,27 @@ class Archive:
         return int(np.ravel_multi_index(tuple(place), self.shape))
 
 
-def load_archive(path: str | os.PathLike[str]) -> Archive:
-    """Read an archive.
-
-    Args:
-        path: a run's folder, an archive's folder, or an archive's file.
-
-    Raises:
-        InputError: there is none, or it is damaged.
-    """
+def find_archive(path: str | os.PathLike[str]) -> Path:
+    """The archive's file in a run's folder, in an archive's folder, or itself."""
     given = Path(path)
     found = [given] if given.is_file() else [given / place for place in PLACES if (given / place).is_file()]
     if not found:
         raise InputError(f"no archive in {given}: looked for {' and '.join(PLACES)}.")
-    file = found[0]
-    arrays, description = read_tensors(file)
+    return found[0]
+
+
+def load_archive(path: str | os.PathLike[str], *, mapped: bool = False) -> Archive:
+    """Read an archive.
+
+    Args:
+        path: a run's folder, an archive's folder, or an archive's file.
+        mapped: leave the elites on disk, to be read when used; for archives larger than memory.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+    """
+    file = find_archive(path)
+    arrays, description = read_tensors(file, mapped)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InputError(f"{file} is not an archive.")
     if description.get("version") != FORMAT_VERSION:
@@ -246,5 +263,5 @@ def _check(archive: Archive, file: Path) -> None:
     if n and not (0 <= index[0] and index[-1] < cells and (np.diff(index) > 0).all()):
         raise InputError(f"{file}: its cells are not distinct numbers below {cells}, in order.")
     for name, values in archive.elites.items():
-        if not np.isfinite(values).all():
+        if not all(np.isfinite(values[start : start + 1024]).all() for start in range(0, n, 1024)):
             raise InputError(f"{file}: {name} has values that are not finite.")

@@ -120,7 +120,6 @@ class ArchivePair:
         fields: what else is kept with each elite.
         qd_offset: subtracted from every objective in the QD-score.
         config: settings.
-        centroids: (cells, k) of a CVT; spread anew by default.
     """
 
     def __init__(
@@ -131,33 +130,35 @@ class ArchivePair:
         fields: Fields,
         qd_offset: float,
         config: ArchiveConfig,
-        centroids: NumpyArray | None = None,
     ) -> None:
         config.check(len(ranges))
         self.ranges, self.qd_offset = ranges, qd_offset
         self.shape = tuple(config.shape or shape) if config.kind == "grid" else (config.cells,)
-        settings: dict[str, Any] = {
+        self._settings: dict[str, Any] = {
             "solution_dim": solution_size,
             "ranges": ranges,
             "dtype": np.float32,
             "qd_score_offset": qd_offset,
             "extra_fields": {name: (shape, np.float32) for name, shape in fields.items()},
         }
-        soft: dict[str, Any] = {
+        self._soft_settings: dict[str, Any] = {
             "learning_rate": config.alpha,
             "threshold_min": -np.inf if config.threshold_min is None else config.threshold_min,
         }
         self.soft: _Grid | _CVT
         self.result: _Grid | _CVT
+        self.centroids: NumpyArray | None = None
         if config.kind == "grid":
-            self.centroids = None
-            self.soft = _Grid(dims=self.shape, **soft, **settings)
-            self.result = _Grid(dims=self.shape, **settings)
+            self.soft = _Grid(dims=self.shape, **self._soft_settings, **self._settings)
+            self.result = _Grid(dims=self.shape, **self._settings)
         else:
-            where = config.cells if centroids is None else centroids
-            self.soft = _CVT(centroids=where, seed=0, **soft, **settings)
-            self.centroids = self.soft.centroids
-            self.result = _CVT(centroids=self.centroids, **settings)
+            self._around(config.cells)
+
+    def _around(self, centroids: int | NumpyArray) -> None:
+        """Empty archives around centroids (cells, k), or around that many, spread evenly."""
+        self.soft = _CVT(centroids=centroids, seed=0, **self._soft_settings, **self._settings)
+        self.centroids = self.soft.centroids
+        self.result = _CVT(centroids=self.centroids, **self._settings)
 
     @property
     def cells(self) -> int:
@@ -211,8 +212,9 @@ class ArchivePair:
         }
 
     def state(self) -> dict[str, NumpyArray]:
-        """Occupied cells of both archives, as plain arrays."""
-        return {
+        """Occupied cells of both archives, as plain arrays; and where they are, which is found by chance."""
+        centroids = {} if self.centroids is None else {"centroids": self.centroids}
+        return centroids | {
             f"{which}/{name}": values
             for which, archive in (("soft", self.soft), ("result", self.result))
             for name, values in elites_of(archive).items()
@@ -220,6 +222,8 @@ class ArchivePair:
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
         """Go on from a `state()`."""
+        if self.centroids is not None:
+            self._around(state["centroids"])
         for which, archive in (("soft", self.soft), ("result", self.result)):
             prefix = f"{which}/"
             archive.restore(

@@ -63,7 +63,8 @@ def table(results: Sequence[Result], title: str) -> Table:
         ("ratio", "right"),
         ("against", "left"),
     ):
-        shown.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        number = justify == "right"  # is never cut; words give way
+        shown.add_column(column, justify=justify, no_wrap=number, overflow="fold")  # type: ignore[arg-type]
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
         value = f"{result.value:,.0f}" if result.value >= 100 else f"{result.value:.3g}"

@@ -2,6 +2,7 @@
 
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from ppga.bench.physics import bare
 from ppga.learners.vppo import VPPO, Agent, Returns
 from ppga.physics import Array, Bodies
 from ppga.policies import Policy
-from ppga.rollouts import judge
-from ppga.runs import Budget, Iteration, preset, train
+from ppga.rollouts import judge, record
+from ppga.runs import Budget, Iteration, KeepingConfig, preset, train
+from ppga.runs.folder import RunFolder
+from ppga.runs.loop import WRITING_SHARE, Writer
 from ppga.tasks import TASKS, Task, make_task
 
 WORK = ("jacobian", "judge", "walk")
@@ -34,43 +37,42 @@ def bench_vppo(
     config, _ = preset(settings, name)
     task = endless(name, steps, threads)
     ppo = replace(config.ppo, environments=environments or config.ppo.environments, target_kl=0.0)
+    replace(config, ppo=ppo).check(len(task.measure_names))
     learner = VPPO(task, config.network.actor, config.network.critic, ppo)
     k1 = learner.objectives
     weights = jnp.eye(k1)
     keys = jax.random.split(jax.random.key(0), k1)
     policies = jax.vmap(learner.init_policy)(keys)
-    critics = jax.vmap(learner.init_critic)(keys)
+    skills = jax.vmap(learner.init_skill)(keys)
     returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * k1), Returns.unknown(k1))
-    agents = Agent(policies, critics, returns, jnp.full(k1, ppo.learning_rate))
+    agents = Agent(policies, returns, skills)
     start = learner.init_worlds(jax.random.key(1))
     batch = ppo.environments * ppo.rollout_length
 
     def learn(rollouts: bool) -> Callable[[], int]:
-        state: dict[str, Any] = {
-            "worlds": jax.tree.map(jnp.copy, start),
-            "optimiser": learner.fresh_optimiser(agents),
-        }
+        state: dict[str, Any] = {"worlds": jax.tree.map(jnp.copy, start)}
         _, state["seen"] = learner.collect(agents, jax.tree.map(jnp.copy, start), keys)
 
         def work() -> int:
             if rollouts:
                 state["worlds"], state["seen"] = learner.collect(agents, state["worlds"], keys)
-            _, state["optimiser"], report = learner.update(
-                agents, state["optimiser"], state["seen"], weights, keys
-            )
+            _, report = learner.update(agents, state["seen"], weights, keys)
             report.kl.block_until_ready()
             return batch
 
         return work
 
     n = config.search.branches * config.search.episodes
+    evaluation, replay = judging(
+        task, learner, config.search.branches, config.search.episodes, steps, threads
+    )
     measured = rates(
         {
             "mujoco.batch": bare(task, ppo.environments, steps, threads),
             "update": learn(rollouts=False),
             "vppo": learn(rollouts=True),
-            "mujoco.batch for judging": bare(task, n, steps, threads),
-            "evaluation": judging(task, learner, config.search.branches, config.search.episodes),
+            "replay": replay,
+            "evaluation": evaluation,
         },
         rounds,
     )
@@ -89,17 +91,32 @@ def bench_vppo(
             f"evaluation/{name}",
             measured["evaluation"],
             "steps/s",
-            measured["evaluation"] / measured["mujoco.batch for judging"],
-            f"mujoco.batch with {n} bodies",
+            measured["evaluation"] / measured["replay"],
+            f"mujoco.batch, {n} bodies, same actions",
         ),
     ]
 
 
-def judging(task: Task, learner: VPPO, policies: int, episodes: int) -> Callable[[], int]:
-    """Many policies judged at once, with much action noise."""
+def judging(
+    task: Task, learner: VPPO, policies: int, episodes: int, steps: int, threads: int | None
+) -> tuple[Callable[[], int], Callable[[], int]]:
+    """Many policies that move about judged at once; and the bare library under the very actions they
+    chose.
+    """
     many: Policy = jax.vmap(learner.init_policy)(jax.random.split(jax.random.key(2), policies))
-    run = jax.jit(lambda key: judge(task, learner.actor, many, key, episodes, sample=True).steps.sum())
-    return lambda: int(run(jax.random.key(3)))
+    stirred = 0.2 * jax.random.normal(jax.random.key(3), many.parameters.shape)
+    many = replace(many, parameters=many.parameters + stirred)
+    run = jax.jit(lambda key: judge(task, learner.actor, many, key, episodes).steps.sum())
+    key, n = jax.random.key(4), policies * episodes
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        seen = observation.reshape(policies, episodes, -1)
+        action = jax.vmap(lambda policy, seen: policy.mean_action(learner.actor, seen))(many, seen)
+        return jnp.asarray(action.reshape(n, -1))
+
+    actions = jnp.swapaxes(jax.jit(lambda key: record(task, act, key, n, steps).action)(key), 0, 1)
+    start = jax.jit(lambda key: task.reset(key, n))(jax.random.split(key)[0])
+    return lambda: int(run(key)), bare(task, n, steps, threads, actions, start)
 
 
 def endless(name: str, steps: int, threads: int | None) -> Task:
@@ -115,28 +132,47 @@ def endless(name: str, steps: int, threads: int | None) -> Task:
 
 
 def bench_iteration(name: str, settings: str, iterations: int, threads: int | None) -> list[Result]:
-    """What an iteration of PPGA spends on anything but simulating and learning, in a real run with its
-    files.
+    """What an iteration of PPGA spends on anything but simulating and learning, in a real run with its files.
+
+    Checkpoints come twice a minute at most, so they are timed apart, and their share of the time is added.
     """
     config, _ = preset(settings, name)
-    config = replace(config, simulation=replace(config.simulation, threads=threads))
+    config = replace(
+        config,
+        simulation=replace(config.simulation, threads=threads),
+        keeping=replace(config.keeping, checkpoint_seconds=1e9),
+    )
+    often = KeepingConfig().checkpoint_seconds
     times: list[dict[str, float]] = []
+    saving: list[float] = []
 
-    def watch(iteration: Iteration) -> None:
-        times.append(iteration.record["times"])
-
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
+        folder = RunFolder(Path(place) / "run")
         budget = Budget(iterations=iterations + 1)
-        train(name, config, budget=budget, output=Path(folder) / "run", callbacks=[watch])
+
+        def watch(iteration: Iteration) -> None:
+            times.append(iteration.record["times"])
+            if iteration.stop:
+                writer = Writer(folder, name, config, budget, iteration.algorithm)
+                for _ in range(3):
+                    began = time.perf_counter()
+                    writer.save(0.0)
+                    saving.append(time.perf_counter() - began)
+                writer.close()
+
+        train(name, config, budget=budget, output=folder.path, callbacks=[watch])
     after_compiling = times[1:]
-    shares = [1 - sum(spent.get(phase, 0.0) for phase in WORK) / spent["total"] for spent in after_compiling]
     seconds = statistics.median(spent["total"] for spent in after_compiling)
-    parts = [
-        Result(f"{phase}/{name}", statistics.median(spent.get(phase, 0.0) for spent in after_compiling), "s")
-        for phase in WORK
-    ]
+    took = statistics.median(saving)
+    outside = [1 - sum(spent.get(phase, 0.0) for phase in WORK) / spent["total"] for spent in after_compiling]
+    share = statistics.fmean(outside) + took / (took + max(often, WRITING_SHARE * took))
+    phases = {
+        phase: statistics.median(spent.get(phase, 0.0) for spent in after_compiling)
+        for phase in (*WORK, "archive", "keeping")
+    }
     return [
         Result(f"iteration/{name}", seconds, "s"),
-        *parts,
-        Result(f"overhead/{name}", statistics.fmean(shares), "share of an iteration"),
+        *(Result(f"{phase}/{name}", spent, "s") for phase, spent in phases.items()),
+        Result(f"checkpoint/{name}", took, "s"),
+        Result(f"overhead/{name}", share, "share of an iteration"),
     ]

@@ -54,14 +54,26 @@ def bench_physics(
     return results + [result(what, "physics", f"physics/{name}") for what in others]
 
 
-def bare(task: Task, n: int, steps: int, threads: int | None = None) -> Callable[[], int]:
-    """`mujoco.batch` alone, under random controls."""
+def bare(
+    task: Task,
+    n: int,
+    steps: int,
+    threads: int | None = None,
+    actions: Array | None = None,
+    start: TaskState | None = None,
+) -> Callable[[], int]:
+    """`mujoco.batch` alone, under random controls, or those of given actions (steps, n, a) from a given
+    start.
+    """
     batch = Batch(task.model, n, threads or visible_cores())
-    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
+    if start is None:
+        start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
     initial = batch.state.copy()
     qpos, qvel, ctrl = batch.bind("qpos"), batch.bind("qvel"), batch.bind("ctrl")
-    actions = np.random.default_rng(0).uniform(-1, 1, (steps, n, task.action_size))
-    controls = np.asarray(jax.vmap(task.controls)(jnp.asarray(actions, jnp.float32)))
+    if actions is None:
+        draws = np.random.default_rng(0).uniform(-1, 1, (steps, n, task.action_size))
+        actions = jnp.asarray(draws, jnp.float32)
+    controls = np.asarray(jax.vmap(task.controls)(actions))
 
     def work() -> int:
         batch.state[:] = initial

@@ -44,6 +44,7 @@ class PPOConfig:
         gradient_norm: longest gradient an agent may follow.
         target_kl: an agent's update ends when it has moved this far; 0 for no limit.
         adapt_rate: slow an agent down whose updates end early, so that it can use all its data.
+        fresh_adam: forget Adam's moments whenever an agent begins to learn.
         normalise_rewards: divide rewards by the spread of their discounted returns.
         std: action noise: learnt, reset to its initial value in every iteration, or fixed.
         initial_std: of the action noise.
@@ -63,6 +64,7 @@ class PPOConfig:
     gradient_norm: float = 1.0
     target_kl: float = 0.008
     adapt_rate: bool = True
+    fresh_adam: bool = False
     normalise_rewards: bool = True
     std: StdMode = "learnt"
     initial_std: float = 1.0
@@ -111,20 +113,34 @@ class Returns:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Skill:
+    """What an agent keeps until it learns the same objective again.
+
+    Attributes:
+        critic: (parameters of the critic network,) what it expects of the objective.
+        adam: Adam's moments of all that learns: actor, log-std, critic.
+        rate: () learning rate.
+    """
+
+    critic: Array
+    adam: optax.OptState
+    rate: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Agent:
     """One agent; with a leading axis on every array, A of them.
 
     Attributes:
         policy: what acts.
-        critic: (parameters of the critic network,) what it expects of its objective.
         returns: normaliser of rewards.
-        rate: () its learning rate.
+        skill: what it has learnt of its objective, and how.
     """
 
     policy: Policy
-    critic: Array
     returns: Returns
-    rate: Array
+    skill: Skill
 
 
 @jax.tree_util.register_dataclass
@@ -247,17 +263,20 @@ class VPPO:
             optax.clip_by_global_norm(config.gradient_norm), optax.scale_by_adam(eps=1e-5)
         )
         self.collect = jax.jit(self._collect, donate_argnums=1)
-        self.update = jax.jit(self._update, donate_argnums=1)
+        self.update = jax.jit(self._update)
         self.observe = jax.jit(jax.vmap(_observe))
-        self.fresh_optimiser = jax.jit(jax.vmap(lambda agent: self._optimiser.init(_learnt(agent))))
+        self.forget = jax.jit(jax.vmap(self._forget))
 
     def init_policy(self, key: Array) -> Policy:
         """A new policy."""
         return init_policy(key, self.actor, self.config.initial_std)
 
-    def init_critic(self, key: Array) -> Array:
-        """Parameters of a new critic."""
-        return jnp.asarray(self.critic.flatten(init_mlp(key, self.critic.sizes)))
+    def init_skill(self, key: Array) -> Skill:
+        """A new critic, and Adam at rest."""
+        critic = jnp.asarray(self.critic.flatten(init_mlp(key, self.critic.sizes)))
+        actor, noise = jnp.zeros(self.actor.parameters), jnp.zeros(self.actor.sizes[-1])
+        adam = self._optimiser.init((actor, noise, critic))
+        return Skill(critic, adam, jnp.float32(self.config.learning_rate))
 
     def init_worlds(self, key: Array) -> Worlds:
         """All environments at random starts."""
@@ -303,15 +322,15 @@ class VPPO:
         progress: Callable[[], None] = lambda: None,
     ) -> tuple[Agent, Worlds, Report]:
         """As `train`, with a key (A,) for each agent."""
-        optimiser = self.fresh_optimiser(agents)
+        if self.config.fresh_adam:
+            agents = self.forget(agents)
         reports = []
         for number in range(updates):
             now = _fold_in(keys, number)
             worlds, trajectory = self.collect(agents, worlds, now)
-            seen = trajectory
-            agents, optimiser, report = self.update(agents, optimiser, trajectory, weights, now)
+            agents, report = self.update(agents, trajectory, weights, now)
             if learn_normalisers:
-                agents = self.observe(agents, seen)
+                agents = self.observe(agents, trajectory)
             reports.append(report)
             report.kl.block_until_ready()
             progress()
@@ -369,13 +388,18 @@ class VPPO:
         )
         return worlds, replace(trajectory, last_observation=apart(worlds.state.observation))
 
+    def _forget(self, agent: Agent) -> Agent:
+        return replace(agent, skill=replace(agent.skill, adam=self._optimiser.init(_learnt(agent))))
+
     def _value(self, agent: Agent, observation: Array) -> Array:
         """What one agent's critic expects (n,) after observations (n, o)."""
-        return jnp.asarray(self.critic(agent.critic, agent.policy.observation.normalise(observation))[:, 0])
+        return jnp.asarray(
+            self.critic(agent.skill.critic, agent.policy.observation.normalise(observation))[:, 0]
+        )
 
     def _update(
-        self, agents: Agent, optimiser: optax.OptState, trajectory: Trajectory, weights: Array, keys: Array
-    ) -> tuple[Agent, optax.OptState, Report]:
+        self, agents: Agent, trajectory: Trajectory, weights: Array, keys: Array
+    ) -> tuple[Agent, Report]:
         """Several epochs of minibatch steps, all agents at once."""
         config = self.config
         batches, rewards, explained = jax.vmap(self._prepare)(agents, trajectory, weights)
@@ -398,14 +422,15 @@ class VPPO:
             return stepped, None
 
         zero = jnp.zeros(len(keys))
-        start = _Carry(_learnt(agents), optimiser, agents.rate, zero == 0, zero, zero, zero, zero, zero)
+        start = _Carry(
+            _learnt(agents), agents.skill.adam, agents.skill.rate, zero == 0, zero, zero, zero, zero, zero
+        )
         end, _ = jax.lax.scan(step, start, orders)
         actor, log_std, critic = end.learnt
         agents = replace(
             agents,
             policy=replace(agents.policy, parameters=actor, log_std=log_std),
-            critic=critic,
-            rate=self._next_rate(agents.rate, end.used / steps),
+            skill=Skill(critic, end.adam, self._next_rate(end.rate, end.used / steps)),
         )
         used = jnp.maximum(end.used, 1.0)
         report = Report(
@@ -416,10 +441,10 @@ class VPPO:
             explained=explained,
             used=end.used / steps,
             nonfinite=end.nonfinite,
-            rate=agents.rate,
+            rate=agents.skill.rate,
             reward=rewards,
         )
-        return agents, end.optimiser, report
+        return agents, report
 
     def _next_rate(self, rate: Array, used: Array) -> Array:
         """Learning rates (A,) after an update that used so much of its data."""
@@ -437,7 +462,7 @@ class VPPO:
         normalised = agent.policy.observation.normalise(
             jnp.concatenate([seen.observation, seen.last_observation[:, None]], axis=1)
         )
-        values = self.critic(agent.critic, normalised)[..., 0]
+        values = self.critic(agent.skill.critic, normalised)[..., 0]
         advantage = advantages(
             reward / scale, values[:, :-1], values[:, -1], seen.terminated, seen.finished, seen.final_value,
             config.discount, config.gae_lambda,
@@ -462,7 +487,7 @@ class VPPO:
         gradient, (kl, policy_loss, value_loss) = jax.grad(self._loss, has_aux=True)(carry.learnt, part)
         if config.std == "fixed":
             gradient = (gradient[0], jnp.zeros_like(gradient[1]), gradient[2])
-        change, optimiser = self._optimiser.update(gradient, carry.optimiser)
+        change, adam = self._optimiser.update(gradient, carry.adam)
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in gradient]).all()
         near = (kl <= config.target_kl) if config.target_kl else jnp.bool_(True)
         active = carry.active & (near | ~finite)
@@ -474,7 +499,7 @@ class VPPO:
 
         return _Carry(
             learnt=jax.tree.map(chosen, learnt, carry.learnt),
-            optimiser=jax.tree.map(chosen, optimiser, carry.optimiser),
+            adam=jax.tree.map(chosen, adam, carry.adam),
             rate=carry.rate,
             active=active,
             used=carry.used + good,
@@ -513,7 +538,7 @@ _Learnt = tuple[Array, Array, Array]
 
 
 def _learnt(agent: Agent) -> _Learnt:
-    return agent.policy.parameters, agent.policy.log_std, agent.critic
+    return agent.policy.parameters, agent.policy.log_std, agent.skill.critic
 
 
 @jax.tree_util.register_dataclass
@@ -535,7 +560,7 @@ class _Carry:
     """One agent between minibatch steps."""
 
     learnt: _Learnt
-    optimiser: optax.OptState
+    adam: optax.OptState
     rate: Array
     active: Array
     used: Array

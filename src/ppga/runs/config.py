@@ -58,7 +58,7 @@ class Budget:
         iterations: of the algorithm.
         minutes: of wall time, over all sittings.
         env_steps: control steps, learning and judging.
-        evaluations: episodes judged.
+        evaluations: policies judged.
     """
 
     iterations: int | None = None
@@ -74,6 +74,11 @@ class Budget:
         for name, value in given.items():
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"the budget of {name} must be positive, got {value}.")
+
+    def check_for(self, simulated: bool) -> None:
+        """Raise an InputError for an end that never comes."""
+        if not simulated and self.env_steps and self == Budget(env_steps=self.env_steps):
+            raise InputError("this problem is not simulated: it takes no env_steps. Give another budget.")
 
     def spent(self, iterations: int, minutes: float, env_steps: int, evaluations: int) -> float:
         """Share of the budget that is used up; 1 or more when the run is over."""
@@ -122,6 +127,7 @@ class PPGAConfig:
         from ppga.algorithms import ALGORITHMS
 
         choose("algorithm", self.algorithm, ALGORITHMS)
+        from_json(PPGAConfig, to_json(self))  # words that are none of those possible, numbers that are none
         if not 0 <= self.seed < 2**32:
             raise InputError(f"the seed must lie in [0, 2^32), got {self.seed}.")
         self.search.check()
@@ -130,22 +136,22 @@ class PPGAConfig:
             raise InputError(f"checkpoint_seconds must be at least 0, got {self.keeping.checkpoint_seconds}.")
         at_least_one("snapshot_iterations", self.keeping.snapshot_iterations)
         if learns:
-            self._check_learning(measures)
+            self._check_learning(measures, ALGORITHMS[self.algorithm].takes_gradients)
 
-    def _check_learning(self, measures: int) -> None:
+    def _check_learning(self, measures: int, gradients: bool) -> None:
         ppo, emitters = self.ppo, self.search.emitters
         for name in ("environments", "rollout_length", "epochs", "minibatches"):
             at_least_one(name, getattr(ppo, name))
         for sizes in (self.network.actor, self.network.critic):
             for size in sizes:
                 at_least_one("hidden units", size)
-        agents = emitters * (measures + 1)
+        agents = emitters * (measures + 1) if gradients else emitters
         if ppo.environments % agents:
             down, up = ppo.environments // agents * agents, -(-ppo.environments // agents) * agents
             nearest = f"{down} or {up}" if down else f"{up}"
             raise InputError(
-                f"{ppo.environments} environments cannot be shared by {agents} agents ({emitters} search "
-                f"policies x (1 reward + {measures} measures)); try {nearest}."
+                f"{ppo.environments} environments cannot be shared by {agents} agents (search policies: "
+                f"{emitters}, objectives: 1 reward + {measures} measures); try {nearest}."
             )
         for what, count in (("gradients", agents), ("walk", emitters)):
             batch = ppo.environments // count * ppo.rollout_length

@@ -49,7 +49,7 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
     ppo, task = config.ppo, problem.task
     learning_steps = ppo.environments * ppo.rollout_length * search.walk_updates
     policies = search.emitters
-    if algorithm.name == "ppga":
+    if algorithm.takes_gradients:
         learning_steps += ppo.environments * ppo.rollout_length * search.jacobian_updates
         policies *= 1 + search.branches
     episodes = policies * search.episodes
@@ -64,17 +64,17 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
         work = 6 * multiplications * ppo.epochs * learning_steps  # forwards, and twice backwards
         seconds = (learning_steps + judging_steps) / _steps_per_second(problem) + work / _flops()
     steps = learning_steps + judging_steps
-    iterations = _iterations(budget, seconds, steps, episodes)
+    iterations = _iterations(budget, seconds, steps, policies)
     total = None if seconds is None or iterations is None else iterations * seconds
     return Estimate(problem.solution_size, steps, seconds, iterations, total, archive_bytes, learning_bytes)
 
 
-def _iterations(budget: Budget, seconds: float | None, steps: int, episodes: int) -> int | None:
+def _iterations(budget: Budget, seconds: float | None, steps: int, policies: int) -> int | None:
     limits = [
         float(budget.iterations) if budget.iterations else math.inf,
         60 * budget.minutes / seconds if budget.minutes and seconds else math.inf,
         budget.env_steps / steps if budget.env_steps else math.inf,
-        budget.evaluations / episodes if budget.evaluations else math.inf,
+        budget.evaluations / policies if budget.evaluations else math.inf,
     ]
     least = min(limits)
     return max(1, math.ceil(least)) if math.isfinite(least) else None

@@ -12,6 +12,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from ppga.runs.config import Budget, PPGAConfig, from_json, to_json
 from ppga.storage import read_json, write_json, write_text
 
 FORMAT, FORMAT_VERSION = "ppga run", 1
-EXACT = ("cpu", "cores")
+EXACT = ("cpu", "cores", "devices", "commit")
 """What must be the same for a resumed run to be bit-exact, besides the versions."""
 
 
@@ -83,13 +84,25 @@ class RunFolder:
         if not parent.is_dir():
             raise InputError(f"cannot make {self.path}: {parent} is a file.")
 
-    def create(self, task: str, config: PPGAConfig, budget: Budget) -> None:
-        """Begin a run's folder."""
+    def create(self, task: str, config: PPGAConfig, budget: Budget, problem: dict[str, Any]) -> None:
+        """Begin a run's folder; `problem` is what the task says of itself."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.config, _content(task, config, budget, problem))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the system takes the lock away when this one dies."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.config, _content(task, config, budget))
-        except OSError as error:
-            raise InputError(f"cannot write to {self.path}: {error.strerror}.") from None
+            import fcntl
+        except ImportError:  # not a POSIX system
+            yield
+            return
+        with (self.path / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{self.path} is being trained by another process.") from None
+            yield
 
     def read(self) -> tuple[str, PPGAConfig, Budget]:
         """Task, settings and budget the run was told."""
@@ -116,10 +129,30 @@ class RunFolder:
         """Write down a new budget."""
         write_json(self.config, read_json(self.config) | {"budget": to_json(budget)})
 
+    def begun(self) -> str:
+        """When the run was begun."""
+        return str(read_json(self.config).get("begun"))
+
+    def check_problem(self, problem: dict[str, Any]) -> None:
+        """Raise an InputError if the run was begun with a task that described itself otherwise."""
+        then, now = read_json(self.config).get("problem"), json.loads(json.dumps(problem))
+        if then != now:
+            changed = [
+                f"{part}.{name} (was {(then or {}).get(part, {}).get(name)!r}, now {value!r})"
+                for part in now
+                for name, value in (now[part] or {}).items()
+                if ((then or {}).get(part) or {}).get(name) != value
+            ]
+            raise InputError(
+                f"{self.path} was begun with another task: {', '.join(changed) or then}. A task of your own "
+                "is given again in Python: ppga.resume(run, task=...)."
+            )
+
     def strange_to(self) -> list[str]:
         """How this machine differs from the one the run was begun on, where it matters for exactness."""
         content = read_json(self.config)
         then, now = content.get("machine", {}), machine.describe()
+        then, now = then | {"commit": content.get("commit")}, now | {"commit": _commit()}
         changes = [
             f"{name}: {then.get(name)} then, {now[name]} now" for name in EXACT if then.get(name) != now[name]
         ]
@@ -132,8 +165,10 @@ class RunFolder:
         """Drop recorded lines of iterations after the given one, and a line that was cut short."""
         for file in (self.metrics, self.cells):
             if file.exists():
-                kept = (line for line in read_lines(file) if line["iteration"] <= iteration)
-                write_text(file, "".join(json.dumps(line) + "\n" for line in kept))
+                kept = [line for line in read_lines(file) if line["iteration"] <= iteration]
+                text = "".join(json.dumps(line) + "\n" for line in kept)
+                if text != file.read_text(encoding="utf-8"):
+                    write_text(file, text)
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -142,16 +177,23 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
         for line in lines:
             if not line.endswith("\n"):
                 return
-            yield json.loads(line)
+            try:
+                content = json.loads(line)
+            except json.JSONDecodeError:
+                raise InputError(f"{file} has a damaged line: {line[:60]!r}.") from None
+            if not isinstance(content, dict) or "iteration" not in content:
+                raise InputError(f"{file} has a line of something else: {line[:60]!r}.")
+            yield content
 
 
-def _content(task: str, config: PPGAConfig, budget: Budget) -> dict[str, Any]:
+def _content(task: str, config: PPGAConfig, budget: Budget, problem: dict[str, Any]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "task": task,
         "config": to_json(config),
         "budget": to_json(budget),
+        "problem": problem,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(),
         "commit": _commit(),

@@ -1,5 +1,6 @@
 """Where the metrics of a run go besides its own file."""
 
+import hashlib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,12 +59,20 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases."""
+    """Weights & Biases.
 
-    def __init__(self, project: str, folder: Path, config: dict[str, Any]) -> None:
+    Args:
+        project: to report to.
+        folder: the run's.
+        begun: when the run was begun; with the folder's name it is how a resumed run is known again.
+        config: the settings.
+    """
+
+    def __init__(self, project: str, folder: Path, begun: str, config: dict[str, Any]) -> None:
         wandb = import_extra("wandb", "wandb")
+        identity = hashlib.sha256(f"{folder.name} {begun}".encode()).hexdigest()[:16]
         self.run = wandb.init(
-            project=project, name=folder.name, dir=str(folder), config=config, resume="allow"
+            project=project, name=folder.name, id=identity, dir=str(folder), config=config, resume="allow"
         )
 
     def log(self, record: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The loop around an algorithm: budget, metrics, checkpoints, display."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,17 +20,22 @@ from ppga.algorithms import ALGORITHMS, Algorithm, PolicySearch, Problem
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive
 from ppga.archives.pair import elites_of
-from ppga.errors import InputError, choose
+from ppga.errors import InputError, choose, import_extra
 from ppga.runs import checkpoints, heatmap
 from ppga.runs.config import Budget, PPGAConfig, to_json
 from ppga.runs.display import Display, Silent
 from ppga.runs.folder import RunFolder
 from ppga.runs.loggers import Logger, TensorBoard, WandB
 from ppga.runs.presets import preset
+from ppga.storage import sync
 from ppga.tasks import TASKS, Task, make_task
 
+KNOWN = (*TASKS, "sphere")
+"""Names that `train` knows."""
 WRITING_SHARE = 50
 """Writing a checkpoint may take a fiftieth of the time."""
+COMPARABLE = ("episode_length", "integrator", "dimensions")
+"""What must be the same of two tasks for their scores to be comparable; the engines agree."""
 PICTURE_SECONDS = 60.0
 """Least time between two pictures of the archive."""
 
@@ -103,23 +109,20 @@ def train(
     config, budget = config or default_config, budget or default_budget
     budget.check()
     folder = None if output is None else RunFolder(Path(output))
-    if folder:
-        folder.check_free()
     display = display or Silent()
-    algorithm = make_algorithm(task, config, display.pulse)
-    start_from = load_archive(config.init_from) if config.init_from else None
-    if start_from:
-        check_start(start_from, algorithm)
-    if folder:
-        folder.create(name, config, budget)
-    display.begin(f"{config.algorithm} on {name}", 0.0)
-    try:
-        algorithm.start()
-        if start_from:
-            begin_at(start_from, algorithm)
+    with _telling(folder), contextlib.ExitStack() as stack:
+        if folder:
+            folder.check_free()
+        if config.init_from:  # a resumed run may be called from elsewhere
+            config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
+        algorithm = make_algorithm(task, config, display.pulse)
+        _check_run(algorithm, config, budget)
+        if folder:
+            folder.create(name, config, budget, algorithm.problem.describe())
+            stack.enter_context(folder.locked())
+        display.begin(f"{config.algorithm} on {name}", 0.0)
+        stack.callback(display.end)
         return _run(name, algorithm, config, budget, folder, 0.0, callbacks, display)
-    finally:
-        display.end()
 
 
 def resume(
@@ -144,35 +147,68 @@ def resume(
     budget = budget or old_budget
     budget.check()
     display = display or Silent()
-    algorithm = make_algorithm(name if task is None else task, config, display.pulse)
-    for change in folder.strange_to():
-        display.say(f"warning: not exactly as uninterrupted: {change}")
-    checkpoint = checkpoints.newest(folder.checkpoints, lambda message: display.say(f"warning: {message}"))
-    if budget != old_budget:
-        folder.change_budget(budget)
-    seconds = 0.0 if checkpoint is None else checkpoint.seconds
-    if checkpoint is None:
-        display.say("no checkpoint was finished yet: starting from the beginning")
-        folder.cut_after(0)
-        algorithm.start()
-        if config.init_from:
-            begin_at(load_archive(config.init_from), algorithm)
-    else:
-        try:
-            algorithm.load_state(checkpoint.arrays)
-        except KeyError as error:
-            raise InputError(f"the checkpoint in {folder.checkpoints} has no {error}.") from None
-        folder.cut_after(checkpoint.iteration)
-        display.say(f"resuming after iteration {checkpoint.iteration}, {seconds / 60:.1f} minutes in")
-    share = _share(budget, algorithm, seconds)
-    if share >= 1:
-        display.say("the run has used up its budget; nothing to do")
-        return Outcome(to_archive(algorithm), None, folder.path)
-    display.begin(f"{config.algorithm} on {name}", share)
-    try:
+    if task is None and name not in KNOWN:
+        raise InputError(
+            f"{name} is a task of your own; give it again in Python: ppga.resume(run, task=...)."
+        )
+    with _telling(folder), folder.locked(), contextlib.ExitStack() as stack:
+        algorithm = make_algorithm(name if task is None else task, config, display.pulse)
+        _check_run(algorithm, config, budget)
+        folder.check_problem(algorithm.problem.describe())
+        for change in folder.strange_to():
+            display.say(f"warning: not exactly as uninterrupted: {change}")
+        found = checkpoints.newest(folder.checkpoints, lambda message: display.say(f"warning: {message}"))
+        if found is not None:
+            try:
+                algorithm.load_state(found.arrays)
+            except KeyError as error:
+                raise InputError(f"the checkpoint in {folder.checkpoints} has no {error}.") from None
+        seconds = 0.0 if found is None else found.seconds
+        share = _share(budget, algorithm, seconds)
+        if share >= 1:
+            display.say("the run has used up its budget; nothing to do")
+            return Outcome(to_archive(algorithm), None, folder.path)
+        if budget != old_budget:
+            folder.change_budget(budget)
+        folder.cut_after(algorithm.iteration)
+        if found is None:
+            display.say("no checkpoint was finished yet: starting from the beginning")
+        else:
+            display.say(f"resuming after iteration {found.iteration}, {seconds / 60:.1f} minutes in")
+        display.begin(f"{config.algorithm} on {name}", share)
+        stack.callback(display.end)
         return _run(name, algorithm, config, budget, folder, seconds, callbacks, display)
-    finally:
-        display.end()
+
+
+@contextmanager
+def _telling(folder: RunFolder | None) -> Iterator[None]:
+    """Tell of a disk that is full, or a folder that cannot be written to, in one message."""
+    try:
+        yield
+    except OSError as error:
+        if folder is None:
+            raise
+        whole = "The last checkpoint is whole; " if folder.checkpoints.exists() else ""
+        again = f"{whole}when that is mended: ppga train --resume {folder.path}" if whole else ""
+        raise InputError(
+            f"cannot write to {folder.path}: {error.strerror or error}. {again}".strip()
+        ) from None
+
+
+def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget) -> None:
+    """Raise an InputError for what would fail only after compiling."""
+    budget.check_for(isinstance(algorithm.problem, PolicySearch))
+    if config.keeping.wandb:
+        import_extra("wandb", "wandb")
+    if config.init_from:
+        check_start(load_archive(config.init_from), algorithm)
+
+
+def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:
+    """Start at the beginning, with the elites of another run if they are asked for."""
+    algorithm.start()
+    if config.init_from:
+        begin_at(load_archive(config.init_from), algorithm)
 
 
 def task_name(task: str | Task | Problem) -> str:
@@ -187,7 +223,7 @@ def make_algorithm(
 ) -> Algorithm:
     """An algorithm ready to start; settings that cannot work raise an InputError here."""
     problem: Problem
-    if isinstance(task, str) and choose("task", task, [*TASKS, "sphere"]) != "sphere":
+    if isinstance(task, str) and choose("task", task, KNOWN) != "sphere":
         simulation = dataclasses.asdict(config.simulation)
         task = make_task(task, **simulation)
     if isinstance(task, Task):
@@ -233,11 +269,18 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
     theirs, ours = archive.description, algorithm.problem.describe()
     if theirs["task"]["name"] != ours["task"]["name"]:
         raise InputError(f"that archive is of {theirs['task']['name']}, this run of {ours['task']['name']}.")
+    for name, value in ours["task"].items():  # elites keep the scores they were judged with
+        if name in COMPARABLE and theirs["task"].get(name) != value:
+            raise InputError(
+                f"the scores of that archive cannot be compared with this run's: its {name} is "
+                f"{theirs['task'].get(name)!r}, here {value!r}."
+            )
     if not len(archive):
         raise InputError("that archive is empty.")
     wanted = {"solution": (algorithm.problem.solution_size,), **algorithm.problem.fields}
     for name, shape in wanted.items():
-        if name not in archive.elites or archive.elites[name].shape[1:] != shape:
+        differs = (theirs["network"] or {}).get("sizes") != (ours["network"] or {}).get("sizes")
+        if differs or name not in archive.elites or archive.elites[name].shape[1:] != shape:
             raise InputError(f"that archive's {name} does not fit: its network is {theirs['network']}, "
                              f"this run's {ours['network']}.")  # fmt: skip
 
@@ -270,7 +313,9 @@ def _run(
     """Iterate until the budget is used up, a callback says stop, or a signal comes."""
     began = time.monotonic() - seconds
     steps_before, keeping = algorithm.env_steps, 0.0
-    writer = _Writer(folder, name, config, budget, algorithm) if folder else None
+    if algorithm.search is None:  # nothing was loaded
+        _begin(algorithm, config)
+    writer = Writer(folder, name, config, budget, algorithm) if folder else None
     record: dict[str, Any] | None = None
     with _signals() as caught:
         while True:
@@ -310,7 +355,7 @@ def _run(
     )
 
 
-class _Writer:
+class Writer:
     """Keeps a run's folder up to date."""
 
     def __init__(
@@ -322,44 +367,41 @@ class _Writer:
             self.loggers.append(TensorBoard(folder.tensorboard, algorithm.iteration))
         if config.keeping.wandb:
             settings = {"task": name, "budget": to_json(budget), **to_json(config)}
-            self.loggers.append(WandB(config.keeping.wandb, folder.path, settings))
+            self.loggers.append(WandB(config.keeping.wandb, folder.path, folder.begun(), settings))
         self.checkpointed = self.pictured = time.monotonic()
         self.pause = config.keeping.checkpoint_seconds
         self.saved = False
 
     def keep(self, record: dict[str, Any] | None, seconds: float, last: bool) -> None:
         """Write down an iteration, and what else is due."""
-        try:
-            if record is not None:
-                self._append(self.folder.metrics, record)
-                if record["iteration"] % self.config.keeping.snapshot_iterations == 0:
-                    self._append(self.folder.cells, self._snapshot())
-                for logger in self.loggers:
-                    logger.log(record)
-            now = time.monotonic()
-            self.saved = last or now - self.checkpointed >= self.pause
-            if self.saved:
-                self._save(seconds)
-                took = time.monotonic() - now
-                self.checkpointed = time.monotonic()
-                self.pause = max(self.config.keeping.checkpoint_seconds, WRITING_SHARE * took)
-                if self.config.keeping.checkpoint_seconds == 0:
-                    self.pause = 0.0
-            if last or now - self.pictured >= PICTURE_SECONDS:
-                heatmap.png(to_archive(self.algorithm), self.folder.heatmap)
-                self.pictured = time.monotonic()
-        except OSError as error:
-            raise InputError(
-                f"cannot write to {self.folder.path}: {error.strerror or error}. The last checkpoint is "
-                f"whole; when there is room again: ppga train --resume {self.folder.path}"
-            ) from None
+        if record is not None:
+            self._append(self.folder.metrics, record)
+            if record["iteration"] % self.config.keeping.snapshot_iterations == 0:
+                self._append(self.folder.cells, self._snapshot())
+            for logger in self.loggers:
+                logger.log(record)
+        now = time.monotonic()
+        self.saved = last or now - self.checkpointed >= self.pause
+        if self.saved:
+            self.save(seconds)
+            took = time.monotonic() - now
+            self.checkpointed = time.monotonic()
+            least = self.config.keeping.checkpoint_seconds
+            self.pause = max(least, WRITING_SHARE * took) if least else 0.0
+        if last or now - self.pictured >= PICTURE_SECONDS:
+            heatmap.png(to_archive(self.algorithm), self.folder.heatmap)
+            self.pictured = time.monotonic()
 
     def close(self) -> None:
         """Finish the loggers."""
         for logger in self.loggers:
             logger.close()
 
-    def _save(self, seconds: float) -> None:
+    def save(self, seconds: float) -> None:
+        """Write the archive and a checkpoint; the lines that belong to it are on the disk before."""
+        for file in (self.folder.metrics, self.folder.cells):
+            if file.exists():
+                sync(file)
         to_archive(self.algorithm).save(self.folder.archive)
         checkpoints.save(
             self.folder.checkpoints,
@@ -399,6 +441,7 @@ def _signals() -> Iterator[list[signal.Signals]]:
 
     def remember(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         caught.append(signal.Signals(number))
+        os.write(2, b"\nfinishing this iteration; Ctrl-C again stops at once\n")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}

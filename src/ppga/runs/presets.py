@@ -27,7 +27,15 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
     environments = {"ant": 200}.get(task, 192)  # shared by 5 agents there
     threshold = {"halfcheetah": -600.0, "ant": -1000.0}.get(task, 0.0)
     config = PPGAConfig(
-        ppo=PPOConfig(environments=environments, target_kl=0.03),
+        # the reward first: a runner's branches are worth more than those of a robot that has just fallen
+        search=SearchConfig(jacobian_updates=5, walk_updates=20, reward_first=8),
+        ppo=PPOConfig(
+            environments=environments,
+            rollout_length=32,  # few environments: short rollouts give more updates
+            minibatches=16,
+            target_kl=0.03,
+            initial_std=0.4,  # with 1, every fifth halfcheetah learns to slide on its back
+        ),
         archive=ArchiveConfig(alpha=0.3, threshold_min=threshold),
     )
     return config, Budget(minutes=30.0)
@@ -48,7 +56,13 @@ def _paper(task: str) -> tuple[PPGAConfig, Budget]:
             mix="raw",
             judge="sample",
         ),
-        ppo=PPOConfig(environments=3000, learning_rate=3e-4 if like == "humanoid" else 1e-3, std=std),
+        ppo=PPOConfig(
+            environments=3000,
+            learning_rate=3e-4 if like == "humanoid" else 1e-3,
+            std=std,
+            adapt_rate=False,
+            fresh_adam=True,
+        ),
         archive=ArchiveConfig(alpha=alpha, threshold_min=-500.0 if like == "ant" else 200.0),
         network=NetworkConfig(actor=(128, 128), critic=(256, 256)),
     )

@@ -1,0 +1,1 @@
+"""Analysis: what runs and archives are worth."""

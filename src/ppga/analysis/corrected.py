@@ -1,0 +1,244 @@
+"""Corrected archives: every elite judged again, many times, and put where it really lands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ppga.analysis import metrics
+from ppga.archives import Archive
+from ppga.errors import InputError, at_least_one
+from ppga.policies import Network, Policy
+from ppga.rollouts import judge
+from ppga.storage import NumpyArray, write_json, write_text
+from ppga.tasks import TASKS, Task, make_task
+
+if TYPE_CHECKING:
+    import pandas
+
+AT_ONCE = 512
+"""Environments that run at once, unless a single policy takes more."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What judging every elite again came to.
+
+    Attributes:
+        corrected: each policy in the cell where it lands on average, the best of those that share one.
+        index: (n,) cell each elite was archived in.
+        new_index: (n,) cell it lands in.
+        objective: (n,) mean over the episodes.
+        objective_spread: (n,) standard deviation over the episodes.
+        measures: (n, k) means.
+        measures_spread: (n, k) standard deviations.
+        claimed_objective: (n,) what it was archived with.
+        claimed_measures: (n, k) likewise.
+        episodes: played by each.
+        physics: engine they were played on.
+    """
+
+    corrected: Archive
+    index: NumpyArray
+    new_index: NumpyArray
+    objective: NumpyArray
+    objective_spread: NumpyArray
+    measures: NumpyArray
+    measures_spread: NumpyArray
+    claimed_objective: NumpyArray
+    claimed_measures: NumpyArray
+    episodes: int
+    physics: str
+
+    @property
+    def moved(self) -> NumpyArray:
+        """(n,) how far each elite is from where it was archived, in units of the measures' ranges."""
+        low, high = np.array(self.corrected.ranges).T
+        return np.asarray(np.linalg.norm((self.measures - self.claimed_measures) / (high - low), axis=1))
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row an elite: cells, objective and measures as archived and as seen, spreads, way moved."""
+        import pandas
+
+        columns: dict[str, Any] = {
+            "cell": self.index,
+            "new_cell": self.new_index,
+            "objective": self.claimed_objective,
+            "objective_mean": self.objective,
+            "objective_spread": self.objective_spread,
+            "moved": self.moved,
+        }
+        for number, name in enumerate(self.corrected.measure_names):
+            columns[name] = self.claimed_measures[:, number]
+            columns[f"{name} mean"] = self.measures[:, number]
+            columns[f"{name} spread"] = self.measures_spread[:, number]
+        return pandas.DataFrame(columns)
+
+
+def evaluate(
+    archive: Archive,
+    episodes: int = 50,
+    *,
+    physics: str | None = None,
+    seed: int = 0,
+    task: Task | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> Evaluation:
+    """Judge every elite of an archive again.
+
+    Elites are read and played a few at a time, so a large archive on disk needs little memory.
+
+    Args:
+        archive: whose elites are policies.
+        episodes: each plays.
+        physics: engine; that of the archive by default.
+        seed: of the episodes' starts.
+        task: what they play; made from the archive's description by default.
+        progress: called with how many elites are done, of how many.
+    """
+    at_least_one("episodes", episodes)
+    if archive.description.get("network") is None:
+        raise InputError(f"the solutions of {archive.description['task']['name']} are not policies.")
+    if not len(archive):
+        raise InputError("the archive is empty.")
+    task = task or task_of(archive, physics)
+    network = Network(tuple(archive.description["network"]["sizes"]))
+    if (task.observation_size, task.action_size) != (network.sizes[0], network.sizes[-1]):
+        raise InputError(
+            f"the policies see {network.sizes[0]} numbers and give {network.sizes[-1]}; {task.name} shows "
+            f"{task.observation_size} and takes {task.action_size}."
+        )
+    together = min(len(archive), max(1, AT_ONCE // episodes))
+    play = jax.jit(lambda policies, key: judge(task, network, policies, key, episodes))
+    fields = ("solution", "log_std", "observation_mean", "observation_variance", "observation_count")
+    objectives, measures = [], []
+    for number, first in enumerate(range(0, len(archive), together)):
+        rows = np.minimum(np.arange(first, first + together), len(archive) - 1)  # the last one fills up
+        some = {name: np.asarray(archive.elites[name][rows[0] : rows[-1] + 1]) for name in fields}
+        policies = jax.vmap(Policy.of_elite)({name: values[rows - rows[0]] for name, values in some.items()})
+        scores = play(policies, jax.random.fold_in(jax.random.key(seed), number))
+        new = len(np.unique(rows))
+        diverged = np.asarray(scores.diverged)[:new]
+        objectives.append(np.where(diverged, np.nan, np.asarray(scores.objective)[:new]))
+        measures.append(np.asarray(scores.measures)[:new])
+        progress(min(first + together, len(archive)), len(archive))
+    return _summary(archive, np.concatenate(objectives), np.concatenate(measures), task.physics_name)
+
+
+def save(evaluation: Evaluation, folder: Path) -> None:
+    """Write the corrected archive, a table of all elites, and the figures, into an archive's folder."""
+    evaluation.corrected.save(folder / "corrected.safetensors")
+    write_text(folder / "evaluation.csv", evaluation.to_pandas().to_csv(index=False))
+    write_json(folder / "evaluation.json", figures(evaluation))
+
+
+def figures(evaluation: Evaluation) -> dict[str, Any]:
+    """The corrected archive in numbers, and how well elites repeat what they were archived with."""
+    archive = evaluation.corrected
+    objective = archive.elites["objective"]
+    stayed = evaluation.new_index == evaluation.index
+    finite = np.isfinite(evaluation.objective)
+    return {
+        "episodes": evaluation.episodes,
+        "physics": evaluation.physics,
+        "qd_offset": archive.qd_offset,
+        "qd_score": metrics.qd_score(objective, archive.qd_offset),
+        "normalised_qd_score": metrics.normalised_qd_score(objective, archive.qd_offset, archive.cells),
+        "coverage": metrics.coverage(objective, archive.cells),
+        "best": metrics.best(objective),
+        "mean": metrics.mean(objective),
+        "elites": len(archive),
+        "evaluated": len(evaluation.index),
+        "diverged": int((~finite).sum()),
+        "stayed_in_cell": float(stayed.mean()),
+        "moved_median": float(np.median(evaluation.moved[finite])) if finite.any() else None,
+        "objective_spread_median": float(np.median(evaluation.objective_spread[finite]))
+        if finite.any()
+        else None,
+        "objective_lost_median": float(
+            np.median((evaluation.claimed_objective - evaluation.objective)[finite])
+        )
+        if finite.any()
+        else None,
+    }
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of an array that may be on disk, picked when used.
+
+    Attributes:
+        values: (n, ...)
+        rows: (r,) which of them.
+    """
+
+    values: NumpyArray
+    rows: NumpyArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: Any) -> NumpyArray:
+        return np.asarray(self.values[self.rows[key]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NumpyArray:
+        return np.asarray(self.values[self.rows], dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first: (r, ...)."""
+        return (len(self.rows), *self.values.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """Of the values."""
+        return self.values.dtype
+
+
+def task_of(archive: Archive, physics: str | None = None) -> Task:
+    """The task an archive was made on, possibly on another engine."""
+    made = archive.description["task"]
+    if made["name"] not in TASKS:
+        raise InputError(f"{made['name']} is a task of your own; give it as an object (task=...).")
+    return make_task(
+        made["name"],
+        physics=physics or made["physics"],
+        episode_length=made["episode_length"],
+        integrator=made["integrator"],
+    )
+
+
+def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, physics: str) -> Evaluation:
+    """Means, spreads, and the archive of what landed where; from (n, episodes) and (n, episodes, k)."""
+    objective, place = objectives.mean(axis=1), measures.mean(axis=1)
+    finite = np.isfinite(objective) & np.isfinite(place).all(axis=1)
+    new_index = np.full(len(objective), -1)
+    new_index[finite] = archive.cells_of(place[finite])
+    # by cell, and within a cell the best first; the first of each cell stays
+    order = np.lexsort((-objective, new_index))
+    order = order[new_index[order] >= 0]
+    _, firsts = np.unique(new_index[order], return_index=True)
+    rows = order[firsts]
+    elites: dict[str, Any] = {name: Rows(values, rows) for name, values in archive.elites.items()}
+    elites |= {
+        "index": new_index[rows].astype(np.int32),
+        "objective": objective[rows].astype(np.float32),
+        "measures": place[rows].astype(np.float32),
+    }
+    description = archive.description | {"corrected": {"episodes": objectives.shape[1], "physics": physics}}
+    return Evaluation(
+        corrected=Archive(description, elites, archive.centroids),
+        index=np.asarray(archive.elites["index"]),
+        new_index=new_index,
+        objective=objective,
+        objective_spread=objectives.std(axis=1),
+        measures=place,
+        measures_spread=measures.std(axis=1),
+        claimed_objective=np.asarray(archive.elites["objective"]),
+        claimed_measures=np.asarray(archive.elites["measures"]),
+        episodes=objectives.shape[1],
+        physics=physics,
+    )

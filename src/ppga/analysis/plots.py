@@ -1,0 +1,287 @@
+"""Pictures of runs and archives. Every function draws on given axes, or on a new figure, and returns the
+axes.
+
+Colours: viridis for objectives, which reads the same to all eyes; empty cells are hatched grey, so that they
+cannot be taken for bad ones; lines by the Okabe-Ito palette.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from ppga.analysis import metrics
+from ppga.analysis.runs import Run
+from ppga.archives import Archive
+from ppga.errors import choose
+from ppga.runs.heatmap import plane
+from ppga.storage import NumpyArray
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+NAMES = {
+    "qd_score": "QD-score",
+    "coverage": "coverage",
+    "best": "best reward",
+    "mean": "mean reward of the elites",
+    "evaluations": "policies judged",
+    "env_steps": "control steps",
+    "wall_time": "minutes",
+}
+
+
+def new_axes(width: float = 5.0, height: float = 4.0) -> Axes:
+    """Axes on a figure of their own."""
+    axes: Axes = Figure(figsize=(width, height), layout="constrained").subplots()
+    return axes
+
+
+def save(axes: Axes, path: Path, form: str | None = None) -> None:
+    """Write the figure that axes are on; PNG, SVG or PDF, by the name's ending unless told."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.savefig(path, format=form, dpi=130)
+
+
+# Archives.
+
+
+def shared_scale(archives: Sequence[Archive]) -> Normalize:
+    """One colour scale for archives that are compared."""
+    values = [np.asarray(archive.elites["objective"]) for archive in archives if len(archive)]
+    everything = np.concatenate(values) if values else np.zeros(1)
+    return Normalize(float(everything.min()), float(everything.max()))
+
+
+def heatmap(archive: Archive, axes: Axes | None = None, scale: Normalize | None = None) -> Axes:
+    """The archive as a map: objective by colour, the first measure rightwards, the second upwards.
+
+    Of more measures, the third and fourth nest inside the cells of the first two, and so on.
+    """
+    axes = axes or new_axes()
+    objective = np.asarray(archive.elites["objective"])
+    scale = scale or shared_scale([archive])
+    axes.set_facecolor("#dddddd")
+    axes.patch.set(hatch="xxx", edgecolor="white", linewidth=0.0)
+    names = archive.measure_names
+    if archive.centroids is not None:
+        points = archive.centroids[archive.elites["index"]]
+        up = points[:, 1] if points.shape[1] > 1 else np.zeros(len(points))
+        picture: Any = axes.scatter(points[:, 0], up, c=objective, norm=scale, s=25)
+    else:
+        values = plane(archive.shape, archive.elites["index"], objective)
+        (left, right), (low, high) = (*archive.ranges, (0.0, 1.0))[:2]
+        picture = axes.imshow(
+            np.ma.masked_invalid(values), norm=scale, extent=(left, right, low, high), aspect="auto",
+            interpolation="none",
+        )  # fmt: skip
+        if len(archive.shape) > 2:
+            _mark_blocks(axes, archive)
+    axes.set_xlabel(" > ".join(names[0::2]))
+    axes.set_ylabel(" > ".join(names[1::2]))
+    if len(names) == 1:
+        axes.set_yticks([])
+    figure = axes.get_figure()
+    if figure is not None:
+        figure.colorbar(picture, ax=axes, label="reward")
+    return axes
+
+
+def _mark_blocks(axes: Axes, archive: Archive) -> None:
+    """Lines between the cells of the first two measures."""
+    for number, (low, high) in enumerate(archive.ranges[:2]):
+        draw = axes.axvline if number == 0 else axes.axhline
+        for place in np.linspace(low, high, archive.shape[number] + 1)[1:-1]:
+            draw(place, color="white", linewidth=0.6)
+
+
+def parallel_axes(archive: Archive, axes: Axes | None = None, most: int = 2000) -> Axes:
+    """Each elite as a line across its measures, coloured by objective, the best on top; for any number of
+    measures.
+    """
+    axes = axes or new_axes(6.0)
+    objective = np.asarray(archive.elites["objective"])
+    order = np.argsort(objective)[-most:]
+    scale = shared_scale([archive])
+    import matplotlib
+
+    colours = matplotlib.colormaps["viridis"](scale(objective[order]))
+    low, high = np.array(archive.ranges).T
+    lines = (np.asarray(archive.elites["measures"])[order] - low) / (high - low)
+    for values, colour in zip(lines, colours, strict=True):
+        axes.plot(values, color=colour, linewidth=0.7, alpha=0.6)
+    axes.set_xticks(range(len(archive.measure_names)), archive.measure_names)
+    axes.set_ylabel("share of the measure's range")
+    axes.set_ylim(0, 1)
+    return axes
+
+
+def difference(first: Archive, second: Archive, axes: Axes | None = None) -> Axes:
+    """Second minus first, cell by cell, where both are filled; marks where only one is."""
+    axes = axes or new_axes()
+    both, values, only_first, only_second = compare_cells(first, second)
+    reach = float(np.abs(values).max()) if len(values) else 1.0
+    picture = axes.imshow(
+        np.ma.masked_invalid(plane(first.shape, both, values)), cmap="RdBu", vmin=-reach, vmax=reach,
+        aspect="auto", interpolation="none", extent=_extent(first),
+    )  # fmt: skip
+    axes.set_facecolor("#dddddd")
+    for cells, marker, label in (
+        (only_first, "_", "only in the first"),
+        (only_second, "+", "only in the second"),
+    ):
+        rows, columns = np.nonzero(np.isfinite(plane(first.shape, cells, np.ones(len(cells)))))
+        x, y = _centres(first, rows, columns)
+        axes.scatter(x, y, marker=marker, color="black", s=25, label=label)
+    axes.set_xlabel(" > ".join(first.measure_names[0::2]))
+    axes.set_ylabel(" > ".join(first.measure_names[1::2]))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
+    figure = axes.get_figure()
+    if figure is not None:
+        figure.colorbar(picture, ax=axes, label="reward, second minus first")
+    return axes
+
+
+def compare_cells(first: Archive, second: Archive) -> tuple[NumpyArray, NumpyArray, NumpyArray, NumpyArray]:
+    """Cells filled in both, second minus first there, cells filled in the first and in the second only."""
+    a, b = np.asarray(first.elites["index"]), np.asarray(second.elites["index"])
+    both, at_a, at_b = np.intersect1d(a, b, return_indices=True)
+    values = np.asarray(second.elites["objective"])[at_b] - np.asarray(first.elites["objective"])[at_a]
+    return both, values, np.setdiff1d(a, b), np.setdiff1d(b, a)
+
+
+def _extent(archive: Archive) -> tuple[float, float, float, float]:
+    (left, right), (low, high) = (*archive.ranges, (0.0, 1.0))[:2]
+    return left, right, low, high
+
+
+def _centres(archive: Archive, rows: NumpyArray, columns: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """Where the middles of blocks of the plane are drawn."""
+    height, width = plane(archive.shape, np.zeros(0, int), np.zeros(0)).shape
+    left, right, low, high = _extent(archive)
+    return left + (columns + 0.5) * (right - left) / width, high - (rows + 0.5) * (high - low) / height
+
+
+def ccdf(groups: Mapping[str, Sequence[Archive]], axes: Axes | None = None) -> Axes:
+    """Share of all cells that reach a reward, mean over the archives of each group, with the 95% interval."""
+    axes = axes or new_axes()
+    scale = shared_scale([archive for archives in groups.values() for archive in archives])
+    thresholds = np.linspace(scale.vmin or 0.0, scale.vmax or 1.0, 200)
+    for (name, archives), colour in zip(groups.items(), itertools.cycle(COLOURS), strict=False):
+        if archives:
+            curves = [
+                metrics.ccdf(archive.elites["objective"], archive.cells, thresholds) for archive in archives
+            ]
+            _band(axes, thresholds, np.array(curves), colour, name)
+    axes.set_xlabel("reward")
+    axes.set_ylabel("share of the cells that reach it")
+    axes.set_ylim(0, None)
+    axes.legend(frameon=False)
+    return axes
+
+
+# Runs.
+
+
+def curve(
+    groups: Mapping[str, Sequence[Run]], what: str, over: str = "env_steps", axes: Axes | None = None
+) -> Axes:
+    """A figure of the archive over the course of runs: mean of each group, with the 95% interval over seeds.
+
+    Args:
+        groups: name -> runs that differ in their seed only.
+        what: qd_score, coverage, best or mean.
+        over: evaluations, env_steps or wall_time.
+        axes: to draw on.
+    """
+    choose("figure", what, ("qd_score", "coverage", "best", "mean"))
+    choose("axis", over, ("evaluations", "env_steps", "wall_time"))
+    axes = axes or new_axes()
+    unit = 60.0 if over == "wall_time" else 1.0
+    for (name, runs), colour in zip(groups.items(), itertools.cycle(COLOURS), strict=False):
+        courses = [_course(run, what, over) for run in runs]
+        # where all runs have something to say
+        start, end = max(x[0] for x, _ in courses), min(x[-1] for x, _ in courses)
+        places = np.linspace(start, max(end, start), 200)
+        values = np.array([_step_values(x, y, places) for x, y in courses])
+        _band(axes, places / unit, values, colour, name)
+    axes.set_xlabel(NAMES[over])
+    axes.set_ylabel(NAMES[what])
+    if len(groups) > 1:
+        axes.legend(frameon=False)
+    return axes
+
+
+def _course(run: Run, what: str, over: str) -> tuple[NumpyArray, NumpyArray]:
+    known = [line for line in run.metrics if line.get(what) is not None]
+    return np.array([line[over] for line in known], float), np.array([line[what] for line in known], float)
+
+
+def _step_values(x: NumpyArray, y: NumpyArray, places: NumpyArray) -> NumpyArray:
+    """What was known at each place: the last value before it."""
+    return np.asarray(y[np.clip(np.searchsorted(x, places, side="right") - 1, 0, len(y) - 1)])
+
+
+def _band(axes: Axes, x: NumpyArray, values: NumpyArray, colour: str, name: str) -> None:
+    """A mean line; the interval around it where there are several runs."""
+    count = f"{name} ({len(values)} seeds)" if len(values) > 1 else f"{name} (1 seed)"
+    axes.plot(x, values.mean(axis=0), color=colour, label=count)
+    if len(values) > 1:
+        low, high = metrics.bootstrap(values, draws=2000)
+        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def search_path(run: Run, axes: Axes | None = None) -> Axes:
+    """Where the search policies went, over the archive; restarts as crosses. Needs two measures."""
+    assert run.archive is not None
+    axes = heatmap(run.archive, axes)
+    emitters = len(run.metrics[0]["search_measures"])
+    for emitter in range(emitters):
+        path = np.array([line["search_measures"][emitter] for line in run.metrics], float)
+        axes.plot(path[:, 0], path[:, 1], color="white", linewidth=2.0)
+        axes.plot(path[:, 0], path[:, 1], color="black", linewidth=0.9, marker=".", markersize=4)
+        axes.plot(*path[0, :2], marker="o", color="white", markeredgecolor="black")
+        axes.plot(*path[-1, :2], marker="*", color="white", markeredgecolor="black", markersize=12)
+    again = [line["search_measures"][0] for line in run.metrics if line.get("restarted")]
+    if again:
+        axes.plot(*np.array(again, float)[:, :2].T, "x", color="red", label="restart after")
+    axes.set_title("way of the search policy: from circle to star")
+    return axes
+
+
+def xnes(run: Run, axes: Axes | None = None) -> Axes:
+    """XNES' mean coefficients, and its step size, over the iterations of the first search policy."""
+    axes = axes or new_axes()
+    lines = [line for line in run.metrics if "xnes_mean" in line]
+    iterations = [line["iteration"] for line in lines]
+    means = np.array([line["xnes_mean"][0] for line in lines], float)
+    names = ("reward", *(run.archive.measure_names if run.archive else ()))
+    for number, colour in zip(range(means.shape[1]), itertools.cycle(COLOURS), strict=False):
+        label = names[number] if number < len(names) else str(number)
+        axes.plot(iterations, means[:, number], color=colour, label=f"coefficient of {label}")
+    axes.plot(iterations, [line["xnes_scale"][0] for line in lines], "k--", label="step size")
+    axes.set_xlabel("iteration")
+    axes.legend(frameon=False, fontsize="small")
+    return axes
+
+
+def times(run: Run, axes: Axes | None = None) -> Axes:
+    """Where the time went: seconds of each phase over all iterations."""
+    axes = axes or new_axes()
+    total: dict[str, float] = {}
+    for line in run.metrics:
+        for phase, seconds in line["times"].items():
+            total[phase] = total.get(phase, 0.0) + seconds
+    whole = total.pop("total", sum(total.values()))
+    total["other"] = max(0.0, whole - sum(total.values()))
+    names = sorted(total, key=lambda phase: total[phase])
+    axes.barh(names, [total[name] for name in names], color=COLOURS[0])
+    for row, name in enumerate(names):
+        axes.text(total[name], row, f" {total[name] / max(whole, 1e-9):.0%}", va="center")
+    axes.set_xlim(0, 1.15 * max(total.values()))
+    axes.set_xlabel("seconds")
+    return axes

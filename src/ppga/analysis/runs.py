@@ -1,0 +1,96 @@
+"""Runs as data: what their folders say, as tables and archives."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppga.archives import Archive, load_archive
+from ppga.errors import InputError
+from ppga.runs.folder import RunFolder, read_lines
+from ppga.storage import read_json
+
+if TYPE_CHECKING:
+    import pandas
+
+ARCHIVED, CORRECTED = "archive.safetensors", "corrected.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read.
+
+    Attributes:
+        path: the folder.
+        task: what was learnt.
+        algorithm: how.
+        seed: of its randomness.
+        metrics: a dict an iteration.
+        archive: the elites; None if none were written yet.
+        corrected: the corrected archive; None if `ppga evaluate` has not made one.
+        evaluation: its figures.
+    """
+
+    path: Path
+    task: str
+    algorithm: str
+    seed: int
+    metrics: Sequence[Mapping[str, Any]]
+    archive: Archive | None
+    corrected: Archive | None
+    evaluation: Mapping[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """The folder's."""
+        return self.path.name
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Runs that differ in their seed only."""
+        return self.task, self.algorithm
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A row an iteration; lists stay lists."""
+        import pandas
+
+        return pandas.DataFrame(list(self.metrics))
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a run's folder; archives stay on disk until used."""
+    folder = RunFolder(Path(path))
+    task, config, _ = folder.read()
+    metrics = list(read_lines(folder.metrics)) if folder.metrics.exists() else []
+    place = folder.archive.parent
+    archives = {
+        name: load_archive(place / name, mapped=True) if (place / name).exists() else None
+        for name in (ARCHIVED, CORRECTED)
+    }
+    evaluation = read_json(place / "evaluation.json") if (place / "evaluation.json").exists() else None
+    return Run(
+        folder.path,
+        task,
+        config.algorithm,
+        config.seed,
+        metrics,
+        archives[ARCHIVED],
+        archives[CORRECTED],
+        evaluation,
+    )
+
+
+def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """Read what can be read; say what cannot."""
+    runs, problems = [], []
+    for path in paths:
+        try:
+            run = read_run(path)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if run.metrics:
+            runs.append(run)
+        else:
+            problems.append(f"{path} has no finished iteration yet.")
+    return runs, problems

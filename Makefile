@@ -54,4 +54,4 @@ bench: $(DEV_READY)
 	$(BIN)/ppga bench iteration
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache MUJOCO_LOG.TXT
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT

@@ -128,8 +128,8 @@ def test_many_agents_are_as_many_separate_runs() -> None:
     for agent in range(AGENTS):
         mine = slice(agent, agent + 1)
         share = part(copied(worlds), slice(agent * SHARE, (agent + 1) * SHARE))
-        separate.append(alone.train_with_keys(part(agents, mine), share, weights[mine], 2, keys[mine], True))
-    learnt, after, report = together.train_with_keys(agents, copied(worlds), weights, 2, keys, True)
+        separate.append(alone.train(part(agents, mine), share, weights[mine], 2, keys[mine], True))
+    learnt, after, report = together.train(agents, copied(worlds), weights, 2, keys, True)
     for agent, (one, world, its_report) in enumerate(separate):
         mine = slice(agent, agent + 1)
         for ours, theirs in zip(
@@ -153,9 +153,9 @@ def test_one_agents_objective_does_not_touch_another() -> None:
     worlds = learner.init_worlds(jax.random.key(2))
     keys = jax.random.split(jax.random.key(3), AGENTS)
     weights = jnp.eye(3)
-    first, _, _ = learner.train_with_keys(agents, copied(worlds), weights, 1, keys, False)
+    first, _, _ = learner.train(agents, copied(worlds), weights, 1, keys, False)
     other = weights.at[1].set(jnp.array([-3.0, 1.0, 1.0]))
-    second, _, _ = learner.train_with_keys(agents, copied(worlds), other, 1, keys, False)
+    second, _, _ = learner.train(agents, copied(worlds), other, 1, keys, False)
     same = np.all(np.asarray(first.policy.parameters == second.policy.parameters), axis=1)
     assert np.array_equal(same, [True, False, True])
     np.testing.assert_array_equal(first.skill.critic[0], second.skill.critic[0])
@@ -262,11 +262,11 @@ def test_adam_remembers_unless_told_to_forget() -> None:
     learner, agents = vppo(), some_agents()
     worlds = learner.init_worlds(jax.random.key(2))
     keys = jax.random.split(jax.random.key(3), AGENTS)
-    once, after, _ = learner.train_with_keys(agents, worlds, jnp.eye(3), 1, keys, False)
+    once, after, _ = learner.train(agents, worlds, jnp.eye(3), 1, keys, False)
     counts = [leaf for leaf in jax.tree.leaves(once.skill.adam) if leaf.dtype == jnp.int32]
     steps = CONFIG.epochs * CONFIG.minibatches
     np.testing.assert_array_equal(counts[0], [steps] * AGENTS)
-    twice, _, _ = learner.train_with_keys(once, after, jnp.eye(3), 1, keys, False)
+    twice, _, _ = learner.train(once, after, jnp.eye(3), 1, keys, False)
     counts = [leaf for leaf in jax.tree.leaves(twice.skill.adam) if leaf.dtype == jnp.int32]
     np.testing.assert_array_equal(counts[0], [2 * steps] * AGENTS)
     for leaf in jax.tree.leaves(learner.forget(twice).skill.adam):

@@ -160,9 +160,9 @@ class PolicySearch:
         policies, returns = jax.tree.map(copies, (state.policies, state.returns))
         skills = jax.tree.map(lambda leaf: leaf[:, :k1].reshape(m * k1, *leaf.shape[2:]), state.skills)
         agents = Agent(policies, returns, skills)
-        weights = jnp.tile(jnp.eye(k1), (m, 1))
+        weights, keys = jnp.tile(jnp.eye(k1), (m, 1)), jax.random.split(key, m * k1)
         learnt, worlds, report = self.vppo.train(
-            agents, state.worlds, weights, self.search.jacobian_updates, key, False, self.progress
+            agents, state.worlds, weights, self.search.jacobian_updates, keys, False, self.progress
         )
         change = np.asarray(learnt.policy.parameters).reshape(m, k1, -1) - self.solutions(state)[:, None]
         skills = jax.tree.map(
@@ -186,7 +186,7 @@ class PolicySearch:
             state.worlds,
             jnp.asarray(mixed, jnp.float32),
             self.search.walk_updates,
-            key,
+            jax.random.split(key, len(weights)),
             True,
             self.progress,
         )

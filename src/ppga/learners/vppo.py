@@ -289,7 +289,7 @@ class VPPO:
         worlds: Worlds,
         weights: Array,
         updates: int,
-        key: Array,
+        keys: Array,
         learn_normalisers: bool,
         progress: Callable[[], None] = lambda: None,
     ) -> tuple[Agent, Worlds, Report]:
@@ -300,28 +300,13 @@ class VPPO:
             worlds: the environments; agent i has the i-th of A equal shares.
             weights: (A, k+1) objective of each agent.
             updates: how often.
-            key: randomness of agent i comes from the i-th of A keys split off it.
+            keys: (A,) randomness of each agent.
             learn_normalisers: whether the agents' normalisers take in what was seen.
             progress: called after every update.
 
         Returns:
             The agents, the environments, and a report with arrays (A,), averaged over the updates.
         """
-        return self.train_with_keys(
-            agents, worlds, weights, updates, jax.random.split(key, len(weights)), learn_normalisers, progress
-        )
-
-    def train_with_keys(
-        self,
-        agents: Agent,
-        worlds: Worlds,
-        weights: Array,
-        updates: int,
-        keys: Array,
-        learn_normalisers: bool,
-        progress: Callable[[], None] = lambda: None,
-    ) -> tuple[Agent, Worlds, Report]:
-        """As `train`, with a key (A,) for each agent."""
         if self.config.fresh_adam:
             agents = self.forget(agents)
         reports = []

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # a half-made .venv is not taken for a whole one
 .DELETE_ON_ERROR:
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test system lint format bench clean
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
@@ -41,8 +41,15 @@ lint: $(DEV_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint system
 	$(BIN)/pytest
+
+# What draws robots without a window, from Debian's packages. Where it cannot be installed, that one test is skipped.
+system:
+	@if ldconfig -p 2>/dev/null | grep -q libEGL.so.1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y libegl1 libgl1-mesa-dri >/dev/null || echo "could not install libegl1"; \
+	else echo "no EGL here: pictures of robots are not tested (Debian: libegl1 libgl1-mesa-dri)"; fi
 
 format: $(DEV_READY)
 	$(BIN)/ruff check --fix .

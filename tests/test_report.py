@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageSequence
 
 import ppga
 from ppga.analysis import plots, report
 from ppga.analysis.runs import read_run
-from ppga.archives import Archive
+from ppga.archives import Archive, maps
 from ppga.errors import InputError
 
 CONFIG = ppga.PPGAConfig(
@@ -47,7 +48,22 @@ def test_the_page_needs_nothing_from_outside_and_says_what_is_missing(
         "seed-0-xnes",
     ):
         assert name in drawn
-    assert text.count("<figure>") == len(drawn)
+    moving = {file.stem for file in (tmp_path / "out" / "figures").glob("*.gif")}
+    assert moving == {"seed-0-growth", "seed-1-growth"}
+    assert text.count("<figure>") == len(drawn) + len(moving)
+
+
+def test_the_growth_of_an_archive_shows_each_snapshot(runs: list[Path], tmp_path: Path) -> None:
+    run = read_run(runs[0])
+    assert [one["iteration"] for one in run.snapshots()] == [2, 4, 6]
+    with Image.open(plots.growth(run, tmp_path / "growth.gif")) as moving:
+        assert moving.n_frames == 3  # type: ignore[attr-defined]
+        pictures = [np.asarray(one.convert("RGB")) for one in ImageSequence.Iterator(moving)]
+    assert not np.array_equal(pictures[0], pictures[-1])
+    with Image.open(plots.growth(run, tmp_path / "short.gif", most=2)) as moving:
+        assert moving.n_frames == 2  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="no snapshots"):
+        plots.growth(replace(run, path=tmp_path), tmp_path / "none.gif")
 
 
 def test_the_table_has_means_and_intervals(runs: list[Path]) -> None:
@@ -91,9 +107,9 @@ def test_archives_are_compared_cell_by_cell() -> None:
 
 def test_maps_share_their_colours_and_show_empty_cells_apart() -> None:
     one, other = archive([0, 1], [1.0, 2.0]), archive([3], [10.0])
-    scale = plots.shared_scale([one, other])
+    scale = maps.shared_scale([one, other])
     assert (scale.vmin, scale.vmax) == (1.0, 10.0)
-    image = plots.heatmap(one, scale=scale).get_images()[0]
+    image = maps.heatmap(one, scale=scale).get_images()[0]
     drawn = image.get_array()
     assert drawn is not None
     assert np.ma.getmaskarray(drawn).sum() == 2, "empty cells are not drawn"

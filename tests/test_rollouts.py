@@ -1,13 +1,17 @@
 """Whole episodes against a slow loop over single steps."""
 
+import itertools
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ppga.physics import Array
-from ppga.policies import apply_mlp, init_mlp
-from ppga.rollouts import evaluate, record
+from ppga.policies import Network, Policy, apply_mlp, init_mlp, init_policy
+from ppga.rollouts import Judge, Scores, episode_keys, evaluate, record
+from ppga.tasks import make_task
 
 from conftest import shared_task
 
@@ -30,8 +34,10 @@ def test_evaluate_is_the_sum_and_mean_over_the_steps_lived(name: str) -> None:
     state = reset(start_key)
     rewards: list[list[float]] = [[] for _ in range(n)]
     touches: list[list[Array]] = [[] for _ in range(n)]
-    while not state.finished.all():
-        act_key, now = jax.random.split(act_key)
+    for time in itertools.count():
+        if state.finished.all():
+            break
+        now = jax.random.fold_in(act_key, time)
         running = ~state.finished
         state = step(state, jax.jit(act)(state.observation, now, state.steps))
         for i in np.flatnonzero(running):
@@ -42,6 +48,45 @@ def test_evaluate_is_the_sum_and_mean_over_the_steps_lived(name: str) -> None:
     np.testing.assert_allclose(scores.measures, [jnp.stack(t).mean(0) for t in touches], rtol=1e-5)
     if name == "hopper":
         assert len(set(scores.steps.tolist())) > 1, "episodes of different lengths make this test"
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_scores_do_not_depend_on_how_policies_are_shared_among_threads(
+    sample: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven policies by one, two and three callers, and each policy alone."""
+    network = Network((11, 8, 3))
+    keys = jax.random.split(jax.random.key(0), 7)
+    policies = jax.vmap(lambda key: init_policy(key, network, 0.4))(keys)
+    policies = replace(policies, parameters=3 * policies.parameters)
+
+    def scores(callers: int) -> Scores:
+        task = make_task("hopper", episode_length=40, threads=3)
+        monkeypatch.setattr(task.physics, "callers", lambda _: callers)
+        return Judge(task, network, 2, sample)(policies, jax.random.key(1))
+
+    whole = scores(1)
+    assert whole.objective.shape == (7, 2)
+    assert len(np.unique(whole.objective)) == 14
+    for callers in (2, 3, 7):
+        jax.tree.map(np.testing.assert_array_equal, scores(callers), whole)
+
+
+def test_judging_is_evaluating_each_policy_by_itself() -> None:
+    task, network = shared_task("hopper", episode_length=40), Network((11, 8, 3))
+    keys = jax.random.split(jax.random.key(0), 3)
+    policies = jax.vmap(lambda key: init_policy(key, network, 0.4))(keys)
+    judged = Judge(task, network, 2)(policies, jax.random.key(1))
+    for number, keys in enumerate(episode_keys(jax.random.key(1), 3, 2)):
+        one = jax.tree.map(lambda leaf, number=number: leaf[number], policies)
+
+        def act(observation: Array, key: Array, steps: Array, one: Policy = one) -> Array:
+            del key, steps
+            return one.mean_action(network, observation)
+
+        alone = jax.jit(lambda keys, act=act: evaluate(task, act, keys, 2))(keys)
+        np.testing.assert_array_equal(judged.steps[number], alone.steps)
+        np.testing.assert_allclose(judged.objective[number], alone.objective, rtol=1e-4)
 
 
 def test_record_keeps_what_happened_and_when_it_ended() -> None:

@@ -18,7 +18,8 @@ import ppga
 from ppga import Budget, InputError, PPGAConfig
 from ppga.algorithms import PPGA
 from ppga.algorithms.sphere import Sphere
-from ppga.runs import checkpoints, heatmap
+from ppga.archives import maps
+from ppga.runs import checkpoints
 from ppga.runs.config import differences, from_json, to_json
 from ppga.runs.display import Lines, Picture
 from ppga.runs.folder import RunFolder, read_lines
@@ -487,17 +488,17 @@ def test_differences_name_the_field() -> None:
 
 def test_planes_put_the_measures_where_people_look_for_them() -> None:
     cells = np.array([0, 5, 2])  # (0, 0), (1, 2), (0, 2) of 2 x 3
-    drawn = heatmap.plane((2, 3), cells, np.array([1.0, 2.0, 3.0]))
+    drawn = maps.plane((2, 3), cells, np.array([1.0, 2.0, 3.0]))
     nan = np.nan
     np.testing.assert_array_equal(drawn, [[3.0, 2.0], [nan, nan], [1.0, nan]])
-    four = heatmap.plane((2, 2, 2, 2), np.array([0b1011]), np.array([7.0]))
+    four = maps.plane((2, 2, 2, 2), np.array([0b1011]), np.array([7.0]))
     # measures (1, 0, 1, 1): right half, its right column; lower half, its upper row
     assert [tuple(at) for at in np.argwhere(four == 7.0)] == [(2, 3)]
-    assert heatmap.plane((4,), np.array([1]), np.array([5.0])).shape == (1, 4)
+    assert maps.plane((4,), np.array([1]), np.array([5.0])).shape == (1, 4)
 
 
 def test_big_archives_are_thinned_for_the_terminal_to_the_best_of_each_block() -> None:
-    text = heatmap.text((100, 100), np.arange(10_000), np.arange(10_000.0), width=40)
+    text = maps.text((100, 100), np.arange(10_000), np.arange(10_000.0), width=40)
     rows = text.plain.rstrip("\n").split("\n")
     assert len(rows) == 20
     assert all(len(row) == 40 for row in rows)

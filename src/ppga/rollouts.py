@@ -1,10 +1,13 @@
-"""Rollouts: policies in environments, to judge by (`evaluate`) or to look at (`record`)."""
+"""Rollouts: policies in environments, to judge by (`evaluate`, `Judge`) or to look at (`record`)."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ppga.errors import at_least_one
 from ppga.physics import Array
@@ -12,7 +15,7 @@ from ppga.policies import Network, Policy
 from ppga.tasks import Task, TaskState
 
 Act = Callable[[Array, Array, Array], Array]
-"""(observations (n, o), random key, control steps lived (n,)) -> actions (n, a) in [-1, 1]."""
+"""(observations (n, o), random key or keys (n,), control steps lived (n,)) -> actions (n, a) in [-1, 1]."""
 
 
 @jax.tree_util.register_dataclass
@@ -39,6 +42,7 @@ class Recording:
     """Steps of n episodes, one after the other.
 
     Attributes:
+        qpos: (n, t, nq) where the body was.
         observation: (n, t, o) what the policy saw.
         action: (n, t, a) what it did.
         reward: (n, t) what it got; 0 after the end.
@@ -46,6 +50,7 @@ class Recording:
         alive: (n, t) bool, the step was lived.
     """
 
+    qpos: Array
     observation: Array
     action: Array
     reward: Array
@@ -54,67 +59,115 @@ class Recording:
 
 
 def evaluate(task: Task, act: Act, key: Array, n: int) -> Scores:
-    """Play n episodes at once until the last one has ended."""
-    start_key, act_key = jax.random.split(key)
+    """Play n episodes at once until the last one has ended.
+
+    Args:
+        task: what is played.
+        act: chooses the actions.
+        key: one for all episodes, or (n,), one for each; `act` gets the like.
+        n: how many.
+    """
+    start_key, act_key = _split(key)
     state = task.reset(start_key, n)
 
     def unfinished(carry: tuple[TaskState, Array, Array, Array]) -> Array:
         return ~carry[0].finished.all()
 
     def step(carry: tuple[TaskState, Array, Array, Array]) -> tuple[TaskState, Array, Array, Array]:
-        state, key, objective, touched = carry
-        key, now = jax.random.split(key)
-        state = task.step(state, act(state.observation, now, state.steps))
-        return state, key, objective + state.reward, touched + state.proxies
+        state, time, objective, touched = carry
+        state = task.step(state, act(state.observation, _at(act_key, time), state.steps))
+        return state, time + 1, objective + state.reward, touched + state.proxies
 
     state, _, objective, touched = jax.lax.while_loop(
-        unfinished, step, (state, act_key, jnp.zeros_like(state.reward), jnp.zeros_like(state.proxies))
+        unfinished, step, (state, jnp.int32(0), jnp.zeros_like(state.reward), jnp.zeros_like(state.proxies))
     )
     measures = touched / jnp.maximum(state.steps, 1)[:, None]
     return Scores(objective, measures, state.steps, state.diverged)
 
 
-def judge(
-    task: Task, network: Network, policies: Policy, key: Array, episodes: int, sample: bool = False
-) -> Scores:
-    """Play several episodes with each of n policies, all at once.
+def _split(key: Array) -> Array:
+    """Keys of the starts and of the actions, from one key or from (n,)."""
+    return jax.vmap(jax.random.split, out_axes=1)(key) if key.ndim else jax.random.split(key)
+
+
+def _at(key: Array, time: Array) -> Array:
+    """A step's own key, or keys."""
+    return jax.vmap(jax.random.fold_in, (0, None))(key, time) if key.ndim else jax.random.fold_in(key, time)
+
+
+def episode_keys(key: Array, policies: int, episodes: int) -> Array:
+    """Keys (policies, episodes) that do not depend on how the policies are grouped."""
+    return jax.vmap(lambda key: jax.random.split(key, episodes))(jax.random.split(key, policies))
+
+
+class Judge:
+    """Plays several episodes with each of many policies, all at once.
+
+    Where the engine can serve several callers, the policies are shared among threads that go through their
+    episodes side by side: on CPUs, no thread then waits for the slowest at every step, and each goes round
+    fewer networks, which its cache can hold. Scores do not depend on how many threads there are.
 
     Args:
         task: what they do.
         network: their actor.
-        policies: n of them.
-        key: of starts and action noise.
         episodes: of each policy.
         sample: act with noise; by the mean action otherwise.
-
-    Returns:
-        Scores with arrays (n, episodes, ...).
     """
-    n = len(policies.parameters)
 
-    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
-        seen = observation.reshape(n, episodes, -1)
-        action = jax.vmap(lambda policy, seen: policy.mean_action(network, seen))(policies, seen)
-        if sample:
-            action += jnp.exp(policies.log_std)[:, None] * jax.random.normal(key, action.shape)
-        return jnp.asarray(action.reshape(n * episodes, -1))
+    def __init__(self, task: Task, network: Network, episodes: int, sample: bool = False) -> None:
+        self.task, self.network, self.episodes, self.sample = task, network, episodes, sample
+        self._compiled: dict[tuple[int, int], Any] = {}
 
-    scores = evaluate(task, act, key, n * episodes)
-    apart: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), scores)
-    return apart
+    def __call__(self, policies: Policy, key: Array) -> Scores:
+        """Scores with NumPy arrays (n, episodes, ...) of n policies."""
+        n = len(policies.parameters)
+        workers = min(n, self.task.physics.callers(n * self.episodes))
+        # the last policy fills up where n cannot be shared evenly
+        rows = np.minimum(np.arange(workers * -(-n // workers)), n - 1).reshape(workers, -1)
+        keys = episode_keys(key, n, self.episodes)
+        shares = [jax.tree.map(lambda leaf, some=some: leaf[some], (policies, keys)) for some in rows]
+        play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
+        with ThreadPoolExecutor(workers) as pool:
+            scores = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))
+        whole: Scores = jax.tree.map(lambda *parts: np.concatenate(parts)[:n], *scores)
+        return whole
+
+    def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array) -> Any:
+        task = self.task.for_callers(shape[0])
+        play = jax.jit(lambda policies, keys: self._play(task, policies, keys))
+        compiled = self._compiled[shape] = play.lower(policies, keys).compile()
+        return compiled
+
+    def _play(self, task: Task, policies: Policy, keys: Array) -> Scores:
+        n, episodes = len(policies.parameters), self.episodes
+
+        def act(observation: Array, keys: Array, steps: Array) -> Array:  # noqa: ARG001
+            seen = observation.reshape(n, episodes, -1)
+            action = jax.vmap(lambda policy, seen: policy.mean_action(self.network, seen))(policies, seen)
+            action = jnp.asarray(action.reshape(n * episodes, -1))
+            if self.sample:
+                noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
+                action += jnp.exp(jnp.repeat(policies.log_std, episodes, axis=0)) * noise
+            return action
+
+        scores = evaluate(task, act, keys.reshape(n * episodes), n * episodes)
+        apart: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), scores)
+        return apart
 
 
 def record(task: Task, act: Act, key: Array, n: int, steps: int) -> Recording:
-    """The first `steps` steps of n episodes."""
+    """The first `steps` steps of n episodes, as `evaluate` plays them."""
     at_least_one("steps", steps)
-    start_key, act_key = jax.random.split(key)
+    start_key, act_key = _split(key)
 
-    def step(state: TaskState, key: Array) -> tuple[TaskState, Recording]:
-        action = act(state.observation, key, state.steps)
+    def step(state: TaskState, time: Array) -> tuple[TaskState, Recording]:
+        action = act(state.observation, _at(act_key, time), state.steps)
         after = task.step(state, action)
         lived = after.steps > state.steps
-        return after, Recording(state.observation, action, after.reward, after.proxies, lived)
+        return after, Recording(
+            state.bodies.qpos, state.observation, action, after.reward, after.proxies, lived
+        )
 
-    _, recording = jax.lax.scan(step, task.reset(start_key, n), jax.random.split(act_key, steps))
+    _, recording = jax.lax.scan(step, task.reset(start_key, n), jnp.arange(steps))
     environments_first: Recording = jax.tree.map(lambda values: jnp.swapaxes(values, 0, 1), recording)
     return environments_first

@@ -15,6 +15,7 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from ppga import machine
+from ppga.archives.maps import text as heatmap
 from ppga.errors import InputError, choose
 from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, train
 from ppga.runs import resume as continue_run
@@ -22,7 +23,6 @@ from ppga.runs.config import differences
 from ppga.runs.display import Display, Lines, Picture
 from ppga.runs.estimate import Estimate, estimate
 from ppga.runs.folder import RunFolder
-from ppga.runs.heatmap import text as heatmap
 from ppga.runs.loop import KNOWN, make_algorithm
 
 PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())

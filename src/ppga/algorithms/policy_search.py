@@ -13,7 +13,7 @@ from ppga.algorithms.problem import Effort, Judgement
 from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Skill, Worlds
 from ppga.physics import Array
 from ppga.policies import CLIP, Policy
-from ppga.rollouts import judge
+from ppga.rollouts import Judge
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
@@ -90,11 +90,7 @@ class PolicySearch:
             "returns_covariance": (k1, k1),
             "returns_count": (),
         }
-        self._judge = jax.jit(
-            lambda policies, key: judge(
-                task, self.vppo.actor, policies, key, search.episodes, search.judge == "sample"
-            )
-        )
+        self._judge = Judge(task, self.vppo.actor, search.episodes, search.judge == "sample")
 
     def describe(self) -> dict[str, Any]:
         """Task and network, for files."""
@@ -204,13 +200,13 @@ class PolicySearch:
         policies: Policy = jax.tree.map(per_branch, replace(state.policies, parameters=jnp.zeros((m, 0))))
         policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
         scores = self._judge(policies, key)  # (m n, episodes)
-        diverged = np.asarray(scores.diverged).any(axis=1)
-        objective = np.asarray(scores.objective).mean(axis=1)
+        diverged = scores.diverged.any(axis=1)
+        objective = scores.objective.mean(axis=1)
         self.progress()
         return Judgement(
             objective=np.where(diverged, np.nan, objective).astype(np.float32),
-            measures=np.asarray(scores.measures).mean(axis=1),
-            env_steps=int(np.asarray(scores.steps).sum()),
+            measures=np.asarray(scores.measures.mean(axis=1)),
+            env_steps=int(scores.steps.sum()),
             policies=m * n,
             episodes=m * n * self.search.episodes,
         )

@@ -12,7 +12,7 @@ from ppga.analysis import metrics
 from ppga.archives import Archive
 from ppga.errors import InputError, at_least_one
 from ppga.policies import Network, Policy
-from ppga.rollouts import judge
+from ppga.rollouts import Judge
 from ppga.storage import NumpyArray, write_json, write_text
 from ppga.tasks import TASKS, Task, make_task
 
@@ -112,7 +112,7 @@ def evaluate(
             f"{task.observation_size} and takes {task.action_size}."
         )
     together = min(len(archive), max(1, AT_ONCE // episodes))
-    play = jax.jit(lambda policies, key: judge(task, network, policies, key, episodes))
+    play = Judge(task, network, episodes)
     fields = ("solution", "log_std", "observation_mean", "observation_variance", "observation_count")
     objectives, measures = [], []
     for number, first in enumerate(range(0, len(archive), together)):

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ppga.analysis.corrected import task_of
-from ppga.analysis.plots import COLOURS, new_axes
-from ppga.archives import Archive
+from ppga.analysis.plots import COLOURS
+from ppga.archives import Archive, maps
 from ppga.physics import Array
 from ppga.policies import Network, Policy
-from ppga.rollouts import record
+from ppga.rollouts import Recording, record
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
@@ -19,8 +19,8 @@ SETTLED = 100
 """Control steps before a diagram begins, in which the robot finds its stride."""
 
 
-def contacts(task: Task, archive: Archive, cells: list[int], steps: int = 60, seed: int = 0) -> NumpyArray:
-    """Measure proxies (cells, steps, k) of elites, once they have found their stride; NaN after a fall."""
+def watch(task: Task, archive: Archive, cells: list[int], steps: int, seed: int = 0) -> Recording:
+    """The first steps of an episode of each of some elites."""
     network = Network(tuple(archive.description["network"]["sizes"]))
     elites = [archive.elite(cell) for cell in cells]
     stacked = {name: np.stack([elite[name] for elite in elites]) for name in elites[0]}
@@ -30,7 +30,13 @@ def contacts(task: Task, archive: Archive, cells: list[int], steps: int = 60, se
         one: Any = jax.vmap(lambda policy, seen: policy.mean_action(network, seen[None])[0])
         return jax.numpy.asarray(one(policies, observation))
 
-    seen = jax.jit(lambda key: record(task, act, key, len(cells), SETTLED + steps))(jax.random.key(seed))
+    seen: Recording = jax.jit(lambda key: record(task, act, key, len(cells), steps))(jax.random.key(seed))
+    return seen
+
+
+def contacts(task: Task, archive: Archive, cells: list[int], steps: int = 60, seed: int = 0) -> NumpyArray:
+    """Measure proxies (cells, steps, k) of elites, once they have found their stride; NaN after a fall."""
+    seen = watch(task, archive, cells, SETTLED + steps, seed)
     touched = np.where(np.asarray(seen.alive)[..., None], np.asarray(seen.proxies), np.nan)
     return touched[:, SETTLED:]
 
@@ -67,7 +73,7 @@ def text(task: Task, archive: Archive, cells: dict[str, int], steps: int = 60) -
 
 def diagram(archive: Archive, cells: dict[str, int], axes: Axes | None = None, steps: int = 60) -> Axes:
     """Gait diagrams of elites, one below the other."""
-    axes = axes or new_axes(7.0, 1.0 + 0.5 * len(cells) * len(archive.measure_names))
+    axes = axes or maps.new_axes(7.0, 1.0 + 0.5 * len(cells) * len(archive.measure_names))
     task = task_of(archive)
     touched = contacts(task, archive, list(cells.values()), steps)
     row, ticks, labels = 0, [], []

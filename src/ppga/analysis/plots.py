@@ -5,22 +5,21 @@ Colours: viridis for objectives, which reads the same to all eyes; empty cells a
 cannot be taken for bad ones; lines by the Okabe-Ito palette.
 """
 
+import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.cm import ScalarMappable
 
 from ppga.analysis import metrics
 from ppga.analysis.runs import Run
 from ppga.archives import Archive
-from ppga.errors import choose
-from ppga.runs.heatmap import plane
-from ppga.storage import NumpyArray
+from ppga.archives.maps import heatmap, new_axes, plane, shared_scale
+from ppga.errors import InputError, choose
+from ppga.storage import NumpyArray, replacing
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 NAMES = {
@@ -34,76 +33,21 @@ NAMES = {
 }
 
 
-def new_axes(width: float = 5.0, height: float = 4.0) -> Axes:
-    """Axes on a figure of their own."""
-    axes: Axes = Figure(figsize=(width, height), layout="constrained").subplots()
-    return axes
-
-
-def save(axes: Axes, path: Path, form: str | None = None) -> None:
+def save(axes: Axes, path: Path | io.BytesIO, form: str | None = None, dpi: int = 130) -> None:
     """Write the figure that axes are on; PNG, SVG or PDF, by the name's ending unless told."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.savefig(path, format=form, dpi=130)
+    figure.savefig(path, format=form, dpi=dpi)
 
 
 # Archives.
-
-
-def shared_scale(archives: Sequence[Archive]) -> Normalize:
-    """One colour scale for archives that are compared."""
-    values = [np.asarray(archive.elites["objective"]) for archive in archives if len(archive)]
-    everything = np.concatenate(values) if values else np.zeros(1)
-    return Normalize(float(everything.min()), float(everything.max()))
-
-
-def heatmap(archive: Archive, axes: Axes | None = None, scale: Normalize | None = None) -> Axes:
-    """The archive as a map: objective by colour, the first measure rightwards, the second upwards.
-
-    Of more measures, the third and fourth nest inside the cells of the first two, and so on.
-    """
-    axes = axes or new_axes()
-    objective = np.asarray(archive.elites["objective"])
-    scale = scale or shared_scale([archive])
-    axes.set_facecolor("#dddddd")
-    axes.patch.set(hatch="xxx", edgecolor="white", linewidth=0.0)
-    names = archive.measure_names
-    if archive.centroids is not None:
-        points = archive.centroids[archive.elites["index"]]
-        up = points[:, 1] if points.shape[1] > 1 else np.zeros(len(points))
-        picture: Any = axes.scatter(points[:, 0], up, c=objective, norm=scale, s=25)
-    else:
-        values = plane(archive.shape, archive.elites["index"], objective)
-        (left, right), (low, high) = (*archive.ranges, (0.0, 1.0))[:2]
-        picture = axes.imshow(
-            np.ma.masked_invalid(values), norm=scale, extent=(left, right, low, high), aspect="auto",
-            interpolation="none",
-        )  # fmt: skip
-        if len(archive.shape) > 2:
-            _mark_blocks(axes, archive)
-    axes.set_xlabel(" > ".join(names[0::2]))
-    axes.set_ylabel(" > ".join(names[1::2]))
-    if len(names) == 1:
-        axes.set_yticks([])
-    figure = axes.get_figure()
-    if figure is not None:
-        figure.colorbar(picture, ax=axes, label="reward")
-    return axes
-
-
-def _mark_blocks(axes: Axes, archive: Archive) -> None:
-    """Lines between the cells of the first two measures."""
-    for number, (low, high) in enumerate(archive.ranges[:2]):
-        draw = axes.axvline if number == 0 else axes.axhline
-        for place in np.linspace(low, high, archive.shape[number] + 1)[1:-1]:
-            draw(place, color="white", linewidth=0.6)
 
 
 def parallel_axes(archive: Archive, axes: Axes | None = None, most: int = 2000) -> Axes:
     """Each elite as a line across its measures, coloured by objective, the best on top; for any number of
     measures.
     """
-    axes = axes or new_axes(6.0)
+    axes = axes or new_axes(8.0)
     objective = np.asarray(archive.elites["objective"])
     order = np.argsort(objective)[-most:]
     scale = shared_scale([archive])
@@ -114,9 +58,14 @@ def parallel_axes(archive: Archive, axes: Axes | None = None, most: int = 2000) 
     lines = (np.asarray(archive.elites["measures"])[order] - low) / (high - low)
     for values, colour in zip(lines, colours, strict=True):
         axes.plot(values, color=colour, linewidth=0.7, alpha=0.6)
+    for number in range(len(archive.measure_names)):
+        axes.axvline(number, color="black", linewidth=0.8)
     axes.set_xticks(range(len(archive.measure_names)), archive.measure_names)
     axes.set_ylabel("share of the measure's range")
     axes.set_ylim(0, 1)
+    figure = axes.get_figure()
+    if figure is not None:
+        figure.colorbar(ScalarMappable(scale, "viridis"), ax=axes, label="reward")
     return axes
 
 
@@ -251,6 +200,45 @@ def search_path(run: Run, axes: Axes | None = None) -> Axes:
         axes.plot(*np.array(again, float)[:, :2].T, "x", color="red", label="restart after")
     axes.set_title("way of the search policy: from circle to star")
     return axes
+
+
+def growth(run: Run, path: Path, most: int = 60, milliseconds: int = 120) -> Path:
+    """How the archive filled, as an animated GIF; the last picture stays for two seconds.
+
+    Args:
+        run: with snapshots of its cells.
+        path: file to write.
+        most: pictures; of a longer run, evenly chosen snapshots.
+        milliseconds: each picture is shown.
+    """
+    from PIL import Image
+
+    archive = run.archive
+    snapshots = run.snapshots()
+    if archive is None or not snapshots:
+        raise InputError(f"{run.name} has no snapshots of its cells yet.")
+    chosen = np.unique(np.linspace(0, len(snapshots) - 1, min(most, len(snapshots))).round().astype(int))
+    scale = shared_scale([archive])
+    minutes = {line["iteration"]: line["wall_time"] / 60 for line in run.metrics}
+    pictures = []
+    for snapshot in (snapshots[number] for number in chosen):
+        cells = np.array(snapshot["cells"], np.int32)
+        objective = np.array(snapshot["objectives"], np.float32)
+        then = Archive(archive.description, {"index": cells, "objective": objective}, archive.centroids)
+        axes = heatmap(then, scale=scale)
+        when = minutes.get(snapshot["iteration"])
+        axes.set_title(
+            f"iteration {snapshot['iteration']}" + (f", {when:.1f} minutes" if when is not None else "")
+        )
+        picture = io.BytesIO()
+        save(axes, picture, "png", dpi=90)
+        pictures.append(Image.open(picture).convert("P", palette=Image.Palette.ADAPTIVE))
+    durations = [milliseconds] * (len(pictures) - 1) + [2000]
+    with replacing(path) as aside:
+        pictures[0].save(
+            aside, format="GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0
+        )
+    return path
 
 
 def xnes(run: Run, axes: Axes | None = None) -> Axes:

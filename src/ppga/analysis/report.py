@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from ppga.analysis import gaits, metrics, plots
+from ppga.analysis import film, gaits, metrics, plots
 from ppga.analysis.runs import Run, read_runs
+from ppga.archives import maps
 from ppga.errors import InputError
 from ppga.storage import replacing, write_text
 from ppga.tasks import TASKS
@@ -53,20 +53,30 @@ class _Page:
     def figure(self, name: str, caption: str, draw: Callable[[], Axes]) -> None:
         """Draw a figure; what cannot be drawn is said, and the rest still comes."""
         try:
-            drawn = draw().get_figure()
+            axes = draw()
         except (InputError, ValueError, KeyError, IndexError) as error:
             self.notes.append(f"{caption}: could not be drawn ({error}).")
             return
-        assert isinstance(drawn, Figure)
         for form in ("png", "svg"):
             with replacing(self.folder / "figures" / f"{name}.{form}") as aside:
-                drawn.savefig(aside, format=form, dpi=130)
+                plots.save(axes, aside, form)
         picture = io.BytesIO()
-        drawn.savefig(picture, format="png", dpi=110)
-        data = base64.b64encode(picture.getvalue()).decode()
-        text = html.escape(caption)
+        plots.save(axes, picture, "png", dpi=110)
+        self._show(caption, "png", picture.getvalue())
+
+    def animation(self, name: str, caption: str, draw: Callable[[Path], Path]) -> None:
+        """Draw a moving picture; what cannot be drawn is said."""
+        try:
+            path = draw(self.folder / "figures" / f"{name}.gif")
+        except InputError as error:
+            self.notes.append(f"{caption}: could not be drawn ({error}).")
+        else:
+            self._show(caption, "gif", path.read_bytes())
+
+    def _show(self, caption: str, form: str, picture: bytes) -> None:
+        data, text = base64.b64encode(picture).decode(), html.escape(caption)
         self.body.append(
-            f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
+            f'<figure><img alt="{text}" src="data:image/{form};base64,{data}">'
             f"<figcaption>{text}</figcaption></figure>"
         )
 
@@ -161,14 +171,14 @@ def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:
         )
     archives = [run.archive for runs in groups.values() for run in runs if run.archive]
     if len(archives) > 1:
-        scale = plots.shared_scale(archives)
+        scale = maps.shared_scale(archives)
         for runs in groups.values():
             for run in runs:
                 if run.archive:
                     page.figure(
                         f"{run.name}-heatmap-shared",
                         f"{run.name}, colours shared by all runs of {task}",
-                        lambda run=run: plots.heatmap(run.archive, scale=scale),  # type: ignore[misc]
+                        lambda run=run: maps.heatmap(run.archive, scale=scale),  # type: ignore[misc]
                     )
 
 
@@ -179,14 +189,14 @@ def _run_section(page: _Page, run: Run) -> None:
         page.notes.append(f"{run.name}: no archive was written yet.")
     else:
         both = [one for one in (archive, run.corrected) if one is not None]
-        scale = plots.shared_scale(both)
-        page.figure(f"{run.name}-heatmap", "the archive", lambda: plots.heatmap(archive, scale=scale))
+        scale = maps.shared_scale(both)
+        page.figure(f"{run.name}-heatmap", "the archive", lambda: maps.heatmap(archive, scale=scale))
         corrected = run.corrected
         if corrected is not None:
             page.figure(
                 f"{run.name}-heatmap-corrected",
                 "the corrected archive, same colours",
-                lambda: plots.heatmap(corrected, scale=scale),
+                lambda: maps.heatmap(corrected, scale=scale),
             )
         if len(archive.measure_names) > 2:
             page.figure(
@@ -195,7 +205,10 @@ def _run_section(page: _Page, run: Run) -> None:
         if len(archive.measure_names) >= 2 and "search_measures" in run.metrics[0]:
             page.figure(f"{run.name}-path", "where the search policy went", lambda: plots.search_path(run))
         if archive.description.get("network") and archive.description["task"]["name"] in TASKS:
-            page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, gaits.corners(archive)))
+            cells = gaits.corners(archive)
+            page.figure(f"{run.name}-film", "strides, frame by frame", lambda: film.strips(archive, cells))
+            page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
+        page.animation(f"{run.name}-growth", "how the archive grew", lambda path: plots.growth(run, path))
     if "xnes_mean" in run.metrics[0]:
         page.figure(f"{run.name}-xnes", "xNES' mean and step size", lambda: plots.xnes(run))
     page.figure(f"{run.name}-times", "where the time went", lambda: plots.times(run))

@@ -50,6 +50,11 @@ class Run:
         """Runs that differ in their seed only."""
         return self.task, self.algorithm
 
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Which cells were filled, and how well, every few iterations: iteration, cells, objectives."""
+        file = RunFolder(self.path).cells
+        return list(read_lines(file)) if file.exists() else []
+
     def to_pandas(self) -> "pandas.DataFrame":
         """A row an iteration; lists stay lists."""
         import pandas

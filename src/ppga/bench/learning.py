@@ -16,7 +16,7 @@ from ppga.bench.physics import bare
 from ppga.learners.vppo import VPPO, Agent, Returns
 from ppga.physics import Array, Bodies
 from ppga.policies import Policy
-from ppga.rollouts import judge, record
+from ppga.rollouts import Judge, episode_keys, record
 from ppga.runs import Budget, Iteration, KeepingConfig, preset, train
 from ppga.runs.folder import RunFolder
 from ppga.runs.loop import WRITING_SHARE, Writer
@@ -106,7 +106,7 @@ def judging(
     many: Policy = jax.vmap(learner.init_policy)(jax.random.split(jax.random.key(2), policies))
     stirred = 0.2 * jax.random.normal(jax.random.key(3), many.parameters.shape)
     many = replace(many, parameters=many.parameters + stirred)
-    run = jax.jit(lambda key: judge(task, learner.actor, many, key, episodes).steps.sum())
+    judge = Judge(task, learner.actor, episodes)
     key, n = jax.random.key(4), policies * episodes
 
     def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
@@ -114,9 +114,11 @@ def judging(
         action = jax.vmap(lambda policy, seen: policy.mean_action(learner.actor, seen))(many, seen)
         return jnp.asarray(action.reshape(n, -1))
 
-    actions = jnp.swapaxes(jax.jit(lambda key: record(task, act, key, n, steps).action)(key), 0, 1)
-    start = jax.jit(lambda key: task.reset(key, n))(jax.random.split(key)[0])
-    return lambda: int(run(key)), bare(task, n, steps, threads, actions, start)
+    keys = episode_keys(key, policies, episodes).reshape(n)
+    seen = jax.jit(lambda keys: record(task, act, keys, n, steps))(keys)
+    start = jax.jit(lambda keys: task.reset(jax.vmap(jax.random.split)(keys)[:, 0], n))(keys)
+    actions = jnp.swapaxes(seen.action, 0, 1)
+    return lambda: int(judge(many, key).steps.sum()), bare(task, n, steps, threads, actions, start)
 
 
 def endless(name: str, steps: int, threads: int | None) -> Task:

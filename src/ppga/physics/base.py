@@ -84,3 +84,11 @@ class Physics(ABC):
 
         A body whose simulation diverges stays as it was too, with its `diverged` flag set.
         """
+
+    def callers(self, bodies: int) -> int:  # noqa: ARG002
+        """How many threads should share that many bodies, each stepping its own, to step them fastest."""
+        return 1
+
+    def for_callers(self, callers: int) -> "Physics":  # noqa: ARG002
+        """An engine with the same results, for so many callers at the same time."""
+        return self

@@ -5,11 +5,13 @@ The state that JAX carries from step to step is MuJoCo's own float64 state, as o
 """
 
 import contextlib
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -29,8 +31,8 @@ _CARRIED = (
     | _STATE.mjSTATE_HISTORY
     | _STATE.mjSTATE_WARMSTART
 )
-_ONE_AT_A_TIME = threading.RLock()
-# bad positions, velocities, accelerations, controls: MuJoCo's last four warnings
+_QUIET = threading.Lock()
+_silenced: list[Any] = []  # what to warn by again, once for each caller that wants silence
 _BAD_STATE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 
 
@@ -38,16 +40,41 @@ _BAD_STATE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.
 def silent() -> Iterator[None]:
     """Keep MuJoCo from printing and from writing a log file: what it warns of is counted and reported.
 
-    The handler belongs to the process, so one thread at a time may be in here. That also keeps two of XLA's
-    threads out of one Batch.
+    The handler belongs to the process: the first caller in here replaces it, the last one puts it back.
     """
-    with _ONE_AT_A_TIME:
-        before = mujoco.get_mju_user_warning()
-        mujoco.set_mju_user_warning(lambda _: None)
-        try:
-            yield
-        finally:
-            mujoco.set_mju_user_warning(before)
+    with _QUIET:
+        _silenced.append(mujoco.get_mju_user_warning())
+        if len(_silenced) == 1:
+            mujoco.set_mju_user_warning(_say_nothing)
+    try:
+        yield
+    finally:
+        with _QUIET:
+            before = _silenced.pop()
+            if not _silenced:
+                mujoco.set_mju_user_warning(before)
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+class _Simulations:
+    """A Batch with its arrays at hand: looking them up at every step would cost more than copying them."""
+
+    def __init__(self, model: mujoco.MjModel, n: int, threads: int, fields: tuple[str, ...]) -> None:
+        self.batch = Batch(model, n, min(threads, n))
+        # bound before the first call: a field bound after it stays zero until the next
+        self.fields = {name: self.batch.bind(name) for name in fields}
+        self.flat = {name: values.reshape(n, -1) for name, values in self.fields.items()}
+        assert all(
+            np.shares_memory(self.flat[name], values) for name, values in self.fields.items() if values.size
+        )
+        self.state, self.ctrl = self.batch.state, self.batch.bind("ctrl")
+        self.moving = self.state[:, 1 : 1 + model.nq + model.nv]  # positions and velocities, after the time
+        self.status, self.warnings = self.batch.status, self.batch.warning
+        # bad positions, velocities, accelerations, controls: MuJoCo's last four warnings, how often
+        self.bad_state = self.warnings[:, _BAD_STATE, 1]
 
 
 class MujocoPhysics(Physics):
@@ -70,13 +97,13 @@ class MujocoPhysics(Physics):
     ) -> None:
         super().__init__(model, substeps, derived, changes)
         self.threads = threads or visible_cores()
-        self._batches: dict[int, Batch] = {}
+        self._idle: dict[int, list[_Simulations]] = {}
         self._fields = ("qpos", "qvel", "sensordata", *derived)
-        probe = self._batch(1)
+        probe = self._new_simulations(1)
         # the carried components come first in MuJoCo's state, except a plugin's: then carry everything
         carried = mujoco.mj_stateSize(model, int(_CARRIED))
-        self._carried = carried if model.npluginstate == 0 else int(probe.nstate)
-        self._shapes = {name: getattr(probe, name).shape[1:] for name in (*self._fields, *changes)}
+        self._carried = carried if model.npluginstate == 0 else int(probe.batch.nstate)
+        self._shapes = {name: values.shape[1:] for name, values in probe.fields.items()}
         # columns of the rows (as float64) that hold the tracked fields, then of the float32 fields
         self._tracked, self._row_width = self._columns(changes, self._carried)
         self._field_columns, width = self._columns(self._fields, 0)
@@ -91,13 +118,36 @@ class MujocoPhysics(Physics):
             start = end
         return columns, start
 
-    def _batch(self, n: int) -> Batch:
-        if n not in self._batches:
-            batch = Batch(self.model, n, min(self.threads, n))
-            for name in (*self._fields, *self.changes):
-                batch.bind(name)  # before the first call: a field bound after it stays zero until the next
-            self._batches[n] = batch
-        return self._batches[n]
+    def _new_simulations(self, n: int) -> _Simulations:
+        return _Simulations(self.model, n, self.threads, (*self._fields, *self.changes))
+
+    @contextlib.contextmanager
+    def _simulations(self, n: int) -> Iterator[_Simulations]:
+        """Simulations of n bodies that nobody else uses meanwhile; kept for the next call."""
+        idle = self._idle.setdefault(n, [])
+        try:
+            found = idle.pop()  # a single operation: two threads never get the same one
+        except IndexError:
+            found = self._new_simulations(n)
+        try:
+            yield found
+        finally:
+            idle.append(found)
+
+    def callers(self, bodies: int) -> int:
+        """See `Physics.callers`: a thread each, unless they would spend their time waiting for Python.
+
+        A call holds Python's lock for about as long as five bodies take to step, so of n bodies, c callers
+        with n / c each may make 5 c bodies wait.
+        """
+        if jax.default_backend() != "cpu":
+            return 1
+        return max(1, min(self.threads, math.isqrt(bodies // 5)))
+
+    def for_callers(self, callers: int) -> "MujocoPhysics":
+        """See `Physics.for_callers`: the threads are shared out."""
+        threads = max(1, self.threads // callers)
+        return MujocoPhysics(self.model, self.substeps, self.derived, self.changes, threads)
 
     def reset(self, qpos: Array, qvel: Array, active: Array) -> Bodies:
         """See `Physics.reset`."""
@@ -146,13 +196,12 @@ class MujocoPhysics(Physics):
         if not active.any():
             return
         which = _which(active)
-        with silent():
-            batch = self._batch(len(active))
-            batch.reset(_ids(which), stage=mujoco.mjtStage.mjSTAGE_NONE.value)
-            batch.qpos[which] = qpos[which]
-            batch.qvel[which] = qvel[which]
-            diverged[which] = self._run(batch, which, batch.forward)
-            self._copy_out(batch, which, rows, rows, out_fields)
+        with silent(), self._simulations(len(active)) as found:
+            found.batch.reset(_ids(which), stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+            found.fields["qpos"][which] = qpos[which]
+            found.fields["qvel"][which] = qvel[which]
+            diverged[which] = self._run(found, which, found.batch.forward)
+            self._copy_out(found, which, rows, rows, out_fields)
         for columns in self._change_columns.values():
             out_fields[:, columns] = 0  # nothing came before
 
@@ -162,13 +211,13 @@ class MujocoPhysics(Physics):
         out_rows, out_fields, diverged = out
         diverged[...] = False
         before, after = rows.view(np.float64), out_rows.view(np.float64)
-        with silent():
+        with silent(), self._simulations(len(active)) as found:
             which = _which(active)
             if active.any():
-                batch = self._batch(len(active))
-                batch.state[which, : self._carried] = before[which, : self._carried]
-                batch.ctrl[which] = ctrl[which]
-                diverged[which] = self._run(batch, which, lambda ids: batch.step(ids, nstep=self.substeps))
+                found.state[which, : self._carried] = before[which, : self._carried]
+                found.ctrl[which] = ctrl[which]
+                step = functools.partial(found.batch.step, nstep=self.substeps)
+                diverged[which] = self._run(found, which, step)
             moved = active & ~diverged
             if not moved.all():  # the others stay as they are
                 out_rows[...] = rows
@@ -176,30 +225,29 @@ class MujocoPhysics(Physics):
                 for columns in self._change_columns.values():
                     out_fields[:, columns] = 0
             if moved.any():
-                self._copy_out(batch, _which(moved), before, after, out_fields)
+                self._copy_out(found, _which(moved), before, after, out_fields)
 
-    def _run(self, batch: Batch, which: Any, run: Callable[[Any], None]) -> HostArray | bool:
+    def _run(self, found: _Simulations, which: Any, run: Callable[[Any], None]) -> HostArray | bool:
         """Run the simulations and say which went bad, if any; MuJoCo resets those itself, silently."""
         with contextlib.suppress(SimulationError):  # the simulations it names are marked by their status
             run(_ids(which))
-        moving = np.abs(batch.state[which, 1 : 1 + self.model.nq + self.model.nv])  # after the time
-        warnings = batch.warning[which, _BAD_STATE, 1]
-        if moving.max(initial=0.0) < HUGE and not warnings.any() and not batch.status[which].any():
+        moving, warnings, status = found.moving[which], found.bad_state[which], found.status[which]
+        if np.abs(moving).max(initial=0.0) < HUGE and not warnings.any() and not status.any():
             return False
-        insane = ~(moving < HUGE).all(axis=1)  # NaN is not below anything
-        bad: HostArray = insane | warnings.any(axis=1) | (batch.status[which] != 0)
-        batch.warning[...] = 0  # they add up: what is counted next time belongs to that time
+        insane = ~(np.abs(moving) < HUGE).all(axis=1)  # NaN is not below anything
+        bad: HostArray = insane | warnings.any(axis=1) | (status != 0)
+        found.warnings[...] = 0  # they add up: what is counted next time belongs to that time
         return bad
 
     def _copy_out(
-        self, batch: Batch, which: Any, before: HostArray, after: HostArray, fields: HostArray
+        self, found: _Simulations, which: Any, before: HostArray, after: HostArray, fields: HostArray
     ) -> None:
         """Write the simulations `which` into rows (float64) and fields, with what changed since `before`."""
-        after[which, : self._carried] = batch.state[which, : self._carried]
+        after[which, : self._carried] = found.state[which, : self._carried]
         for name, columns in self._field_columns.items():
-            fields[which, columns] = _flat(getattr(batch, name)[which])
+            fields[which, columns] = found.flat[name][which]
         for name, columns in self._tracked.items():
-            now = _flat(getattr(batch, name)[which])
+            now = found.flat[name][which]
             fields[which, self._change_columns[name]] = now - before[which, columns]
             after[which, columns] = now
 
@@ -228,7 +276,3 @@ def _which(mask: HostArray) -> Any:
 
 def _ids(which: Any) -> Any:
     return None if isinstance(which, slice) else which
-
-
-def _flat(values: HostArray) -> HostArray:
-    return values.reshape(len(values), -1)

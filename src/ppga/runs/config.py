@@ -45,7 +45,7 @@ class KeepingConfig:
     """
 
     checkpoint_seconds: float = 30.0
-    snapshot_iterations: int = 10
+    snapshot_iterations: int = 2
     tensorboard: bool = True
     wandb: str | None = None
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ppga.runs.heatmap import text as heatmap
+from ppga.archives.maps import text as heatmap
 from ppga.storage import NumpyArray
 
 LINE_SECONDS = 10.0

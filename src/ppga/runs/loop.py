@@ -18,10 +18,10 @@ import numpy as np
 
 from ppga.algorithms import ALGORITHMS, Algorithm, PolicySearch, Problem
 from ppga.algorithms.sphere import Sphere
-from ppga.archives import Archive, ArchivePair, load_archive
+from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
 from ppga.errors import InputError, choose, import_extra
-from ppga.runs import checkpoints, heatmap
+from ppga.runs import checkpoints
 from ppga.runs.config import Budget, PPGAConfig, to_json
 from ppga.runs.display import Display, Silent
 from ppga.runs.folder import RunFolder
@@ -389,7 +389,7 @@ class Writer:
             least = self.config.keeping.checkpoint_seconds
             self.pause = max(least, WRITING_SHARE * took) if least else 0.0
         if last or now - self.pictured >= PICTURE_SECONDS:
-            heatmap.png(to_archive(self.algorithm), self.folder.heatmap)
+            maps.png(to_archive(self.algorithm), self.folder.heatmap)
             self.pictured = time.monotonic()
 
     def close(self) -> None:

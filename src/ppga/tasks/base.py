@@ -1,5 +1,6 @@
 """What a task is: a model, and a few functions of one body that say what is seen, rewarded and measured."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -196,6 +197,14 @@ class Task:
         return float(self.substeps * self.model.opt.timestep)
 
     # What the rest of the program does with a task.
+
+    def for_callers(self, callers: int) -> "Task":
+        """The same task, for so many threads that step environments of their own at the same time."""
+        if callers == 1:
+            return self
+        shared = copy.copy(self)
+        shared.physics = self.physics.for_callers(callers)
+        return shared
 
     def reset(self, key: Array, n: int) -> TaskState:
         """Place n environments at random starts, by one key or by (n,) keys, one for each."""

@@ -42,7 +42,7 @@ lint: $(DEV_READY)
 	$(BIN)/mypy
 
 test: lint system
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # What draws robots without a window, from Debian's packages. Where it cannot be installed, that one test is skipped.
 system:

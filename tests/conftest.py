@@ -3,9 +3,14 @@
 from functools import cache
 from typing import Any
 
+import hypothesis
 import pytest
 
 from ppga.tasks import Task, make_task
+
+# no deadlines: how long an example takes says more about the machine than about the code
+hypothesis.settings.register_profile("ppga", deadline=None)
+hypothesis.settings.load_profile("ppga")
 
 NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid")
 

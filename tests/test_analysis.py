@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
+from hypothesis import given
 from ribs.archives import GridArchive
 
 import ppga
@@ -47,7 +47,6 @@ def test_figures_are_those_of_pyribs() -> None:
     assert metrics.mean(OBJECTIVES) == pytest.approx(stats.obj_mean)
 
 
-@settings(deadline=None)
 @given(
     hnp.arrays(np.float64, st.integers(0, 20), elements=st.floats(-5, 5)),
     hnp.arrays(np.float64, 5, elements=st.floats(-6, 6)),

@@ -78,7 +78,6 @@ def test_nothing_below_threshold_min_enters_the_soft_archive_but_the_elitist_one
     assert added.improvement == pytest.approx([-0.5])
     assert archives.soft.empty
     assert archives.figures()["best"] == 0.5
-    assert added.new_elites == 1
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3)), min_size=1, max_size=30))
@@ -113,6 +112,51 @@ def test_what_is_not_finite_is_turned_away_and_counted() -> None:
     nowhere = archives.add(np.zeros((1, 1)), np.ones(1), np.array([[np.nan, 0.5]]))
     assert nowhere.nonfinite == 1
     assert archives.figures()["elites"] == 1
+
+
+def test_elites_are_the_best_of_each_cell_and_better_than_before() -> None:
+    archives = pair(ArchiveConfig(alpha=0.5, threshold_min=0.0))
+    places = np.array([[0.2, 0.2], [0.2, 0.3], [0.8, 0.2], [0.8, 0.8], [np.nan, 0.2]])
+    objective = np.array([1.0, 2.0, -3.0, np.nan, 9.0])
+    solution = np.arange(5.0)[:, None]
+    expected = [False, True, True, False, False]
+    assert archives.promising(objective, places).tolist() == expected
+    assert archives.keep(solution, objective, places).tolist() == expected
+    assert archives.result.data("solution").ravel().tolist() == [1.0, 2.0]
+    assert archives.promising(objective, places).tolist() == [False] * 5, "nothing is better than itself"
+    assert archives.promising(objective + 0.5, places).tolist() == expected
+    assert archives.soft.empty
+
+
+@pytest.mark.parametrize("kind", ["grid", "cvt"])
+def test_sparse_restarts_prefer_cells_beside_empty_ones(kind: Any) -> None:
+    """Empty neighbours counted by a slow loop; and drawn as often as they say."""
+    archives = filled(kind, n=3)
+    cells = np.sort(archives.soft.data("index"))
+    taken = set(archives.result.data("index").tolist())
+    counted = []
+    for cell in cells:
+        if kind == "grid":
+            row, column = np.unravel_index(cell, (4, 5))
+            around = [
+                (i, j)
+                for i in range(row - 1, row + 2)
+                for j in range(column - 1, column + 2)
+                if 0 <= i < 4 and 0 <= j < 5 and (i, j) != (row, column)
+            ]
+            numbers = [int(np.ravel_multi_index(place, (4, 5))) for place in around]
+        else:
+            centroids = archives.centroids
+            assert centroids is not None
+            far = np.linalg.norm(centroids - centroids[cell], axis=1)
+            numbers = np.argsort(far)[1:9].tolist()
+        counted.append(sum(number not in taken for number in numbers))
+    assert archives.empty_neighbours(cells).tolist() == counted
+    assert len(set(counted)) > 1, "else this says nothing"
+    draws = np.random.default_rng(0)
+    drawn = [int(archives.random_elite(draws, sparse=True)["index"]) for _ in range(2000)]
+    often = np.array([drawn.count(cell) for cell in cells]) / 2000
+    np.testing.assert_allclose(often, np.array(counted) / sum(counted), atol=0.05)
 
 
 def filled(kind: Any = "grid", n: int = 50, seed: int = 0) -> ArchivePair:

@@ -46,7 +46,7 @@ def test_new_layers_are_orthogonal_and_a_new_policy_hardly_acts() -> None:
     assert np.abs(policy.mean_action(NETWORK, jnp.ones((1, 5)))).max() < 0.05
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 2**31))
 def test_the_normaliser_knows_the_moments_of_all_it_saw(sizes: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)

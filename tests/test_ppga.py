@@ -1,5 +1,7 @@
 from dataclasses import replace
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from ribs.archives import GridArchive
@@ -8,6 +10,7 @@ from ribs.schedulers import Scheduler
 
 from ppga import ArchiveConfig, Budget, PPGAConfig, SearchConfig
 from ppga.algorithms import PPGA
+from ppga.algorithms.problem import Judgement
 from ppga.algorithms.sphere import BOUND, OPTIMUM, Sphere
 from ppga.runs.loop import make_algorithm, to_archive, train
 
@@ -182,3 +185,59 @@ def test_a_state_is_plain_arrays_and_goes_on_exactly() -> None:
     other.seed = 0
     other.load_state(state)
     assert [other.step() for _ in range(5)] == later
+
+
+def test_a_search_policy_that_brings_nothing_new_is_restarted_after_some_patience() -> None:
+    algorithm = started(replace(CONFIG, search=replace(SEARCH, patience=3)))
+    algorithm.step()
+    everywhere = algorithm.archives
+    elites = everywhere.state()
+    cells = np.arange(everywhere.cells, dtype=np.int32)
+    everywhere.result.restore(
+        {
+            "index": cells,
+            "solution": np.repeat(elites["result/solution"][:1], len(cells), axis=0),
+            "objective": np.full(len(cells), 101.0, np.float32),  # nothing can exceed 100
+            "measures": np.repeat(elites["result/measures"][:1], len(cells), axis=0),
+            "threshold": np.full(len(cells), 101.0, np.float32),
+        }
+    )
+    assert [algorithm.step()["restarted"] for _ in range(7)] == [0, 0, 1, 0, 0, 1, 0]
+
+
+class Lucky(Sphere):
+    """A sphere whose first judgement is wrong by chance; a second look is right."""
+
+    def judge(
+        self, state: Any, solutions: Any, key: Any, episodes: Any = None, playing: Any = None
+    ) -> Judgement:
+        right = super().judge(state, solutions, key, episodes, playing)
+        if episodes is not None:
+            assert episodes == 5
+            return right
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        wrong = right.objective + rng.normal(scale=20.0, size=right.objective.shape)
+        moved = right.measures + rng.normal(scale=5.0, size=right.measures.shape)
+        return replace(right, objective=wrong.astype(np.float32), measures=moved.astype(np.float32))
+
+
+@pytest.mark.parametrize("emitters", [1, 3])
+def test_confirmed_elites_are_what_they_claim(emitters: int) -> None:
+    for confirm in (0, 5):
+        search = replace(SEARCH, confirm=confirm, emitters=emitters)
+        algorithm = started(replace(CONFIG, search=search))
+        algorithm.problem = Lucky(search)
+        for _ in range(4):
+            record = algorithm.step()
+        elites = algorithm.archives.state()
+        true = algorithm.problem.judge(None, elites["result/solution"][None], None, 5)
+        claimed = np.abs(true.objective - elites["result/objective"]).max()
+        assert (claimed < 1e-4) == bool(confirm)
+        if confirm:
+            assert (
+                algorithm.archives.result.index_of(true.measures).tolist() == elites["result/index"].tolist()
+            )
+            judged_once = 4 * emitters * (1 + search.branches)
+            assert judged_once < record["evaluations"] < 2 * judged_once, (
+                "only those who promise are looked at"
+            )

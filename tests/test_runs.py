@@ -19,6 +19,7 @@ from ppga import Budget, InputError, PPGAConfig
 from ppga.algorithms import PPGA
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import maps
+from ppga.rendering import Renderer
 from ppga.runs import checkpoints
 from ppga.runs.config import differences, from_json, to_json
 from ppga.runs.display import Lines, Picture
@@ -138,6 +139,18 @@ def test_the_readmes_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert namespace["action"].shape == (6,)
     assert namespace["outcome"].record["iteration"] == 1
     assert namespace["archive"].description["task"]["name"] == "walker2d"
+
+    page = (Path(__file__).parent.parent / "docs" / "reading-results.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    block = block.replace("episodes=20", "episodes=2")
+    try:
+        Renderer(ppga.make_task("hopper").model, 64, 48).close()
+    except InputError:  # it is said on that page that this needs EGL
+        block = re.sub("film.strips.*", "", block)
+    exec(block, namespace)
+    assert len(namespace["frame"]) == 1
+    assert len(namespace["evaluation"].index) == len(namespace["archive"])
+    assert Path("growth.gif").read_bytes().startswith(b"GIF")
 
 
 # Going on.

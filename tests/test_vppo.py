@@ -44,7 +44,7 @@ def copied(worlds: Worlds) -> Worlds:
     return fresh
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**31), st.floats(0, 1), st.floats(0, 1))
 def test_advantages_are_those_of_a_slow_reference(seed: int, discount: float, gae_lambda: float) -> None:
     rng = np.random.default_rng(seed)
@@ -299,7 +299,7 @@ def test_an_agent_whose_gradient_is_not_finite_stands_still_and_is_counted() -> 
     assert (updated.policy.parameters[0] != agents.policy.parameters[0]).any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=4), st.integers(0, 2**31))
 def test_the_spread_of_any_weighted_return_is_known(sizes: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)

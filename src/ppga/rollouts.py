@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from ppga.errors import at_least_one
 from ppga.physics import Array
 from ppga.policies import Network, Policy
+from ppga.storage import NumpyArray
 from ppga.tasks import Task, TaskState
 
 Act = Callable[[Array, Array, Array], Array]
@@ -58,7 +59,7 @@ class Recording:
     alive: Array
 
 
-def evaluate(task: Task, act: Act, key: Array, n: int) -> Scores:
+def evaluate(task: Task, act: Act, key: Array, n: int, playing: Array | None = None) -> Scores:
     """Play n episodes at once until the last one has ended.
 
     Args:
@@ -66,9 +67,12 @@ def evaluate(task: Task, act: Act, key: Array, n: int) -> Scores:
         act: chooses the actions.
         key: one for all episodes, or (n,), one for each; `act` gets the like.
         n: how many.
+        playing: (n,) bool, which of them are played at all; the others score 0 in 0 steps.
     """
     start_key, act_key = _split(key)
     state = task.reset(start_key, n)
+    if playing is not None:
+        state = replace(state, truncated=state.truncated | ~playing)
 
     def unfinished(carry: tuple[TaskState, Array, Array, Array]) -> Array:
         return ~carry[0].finished.all()
@@ -118,27 +122,37 @@ class Judge:
         self.task, self.network, self.episodes, self.sample = task, network, episodes, sample
         self._compiled: dict[tuple[int, int], Any] = {}
 
-    def __call__(self, policies: Policy, key: Array) -> Scores:
-        """Scores with NumPy arrays (n, episodes, ...) of n policies."""
+    def __call__(self, policies: Policy, key: Array, playing: NumpyArray | None = None) -> Scores:
+        """Scores with NumPy arrays (n, episodes, ...) of n policies.
+
+        Args:
+            policies: n of them.
+            key: of starts and action noise.
+            playing: (n,) bool, which of them play at all; for a number that varies, without compiling anew.
+        """
         n = len(policies.parameters)
-        workers = min(n, self.task.physics.callers(n * self.episodes))
-        # the last policy fills up where n cannot be shared evenly
-        rows = np.minimum(np.arange(workers * -(-n // workers)), n - 1).reshape(workers, -1)
+        playing = np.ones(n, bool) if playing is None else playing
+        workers = min(n, self.task.physics.callers(int(playing.sum()) * self.episodes))
+        # dealt out in turn; the last one fills up, without playing, where n cannot be shared evenly
+        dealt = np.arange(workers * -(-n // workers)).reshape(-1, workers).T
+        rows = np.minimum(dealt, n - 1)
         keys = episode_keys(key, n, self.episodes)
-        shares = [jax.tree.map(lambda leaf, some=some: leaf[some], (policies, keys)) for some in rows]
+        everything = (policies, keys, jnp.asarray(playing))
+        shares = [jax.tree.map(lambda leaf, some=some: leaf[some], everything) for some in rows]
         play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
         with ThreadPoolExecutor(workers) as pool:
             scores = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))
-        whole: Scores = jax.tree.map(lambda *parts: np.concatenate(parts)[:n], *scores)
+        order = np.argsort(dealt.ravel())[:n]
+        whole: Scores = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *scores)
         return whole
 
-    def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array) -> Any:
+    def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array, playing: Array) -> Any:
         task = self.task.for_callers(shape[0])
-        play = jax.jit(lambda policies, keys: self._play(task, policies, keys))
-        compiled = self._compiled[shape] = play.lower(policies, keys).compile()
+        play = jax.jit(lambda *share: self._play(task, *share))
+        compiled = self._compiled[shape] = play.lower(policies, keys, playing).compile()
         return compiled
 
-    def _play(self, task: Task, policies: Policy, keys: Array) -> Scores:
+    def _play(self, task: Task, policies: Policy, keys: Array, playing: Array) -> Scores:
         n, episodes = len(policies.parameters), self.episodes
 
         def act(observation: Array, keys: Array, steps: Array) -> Array:  # noqa: ARG001
@@ -150,7 +164,8 @@ class Judge:
                 action += jnp.exp(jnp.repeat(policies.log_std, episodes, axis=0)) * noise
             return action
 
-        scores = evaluate(task, act, keys.reshape(n * episodes), n * episodes)
+        every = keys.reshape(n * episodes)
+        scores = evaluate(task, act, every, n * episodes, jnp.repeat(playing, episodes))
         apart: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), scores)
         return apart
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ppga.algorithms.problem import Effort, Judgement, Problem
-from ppga.archives import Added, ArchivePair
+from ppga.archives import ArchivePair, Guidance
 from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
 
@@ -33,6 +33,11 @@ class SearchConfig:
         reward_first: iterations at the beginning whose walk follows the reward alone.
         mix: how the walk adds up reward and measures: scaled (each by the spread of its returns) or raw.
         judge: act by the policy's mean, or sample.
+        confirm: episodes by which a policy that would become an elite is judged once more, to be kept for
+            what it is worth then; 0: the first judgement counts, and luck fills cells.
+        patience: iterations without a new elite after which a search policy is restarted; 0: only when none
+            of its branches entered the soft archive, as in the paper.
+        restart_at: a random elite, or by preference one with empty cells around it (sparse).
         emitters: search policies at once.
     """
 
@@ -46,14 +51,18 @@ class SearchConfig:
     reward_first: int = 0
     mix: Literal["scaled", "raw"] = "scaled"
     judge: Literal["mean", "sample"] = "mean"
+    confirm: int = 0
+    patience: int = 0
+    restart_at: Literal["random", "sparse"] = "random"
     emitters: int = 1
 
     def check(self) -> None:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
-        if self.reward_first < 0:
-            raise InputError(f"reward_first must be at least 0, got {self.reward_first}.")
+        for name in ("reward_first", "confirm", "patience"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:
             raise InputError(
                 f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
@@ -141,8 +150,8 @@ class Algorithm:
         else:
             self.warnings += spent.warnings
 
-    def offer(self, solutions: NumpyArray, judged: Judgement, rows: NumpyArray) -> Added:
-        """Offer judged solutions (m, n, d) to the archives, with what the problem keeps of their emitters.
+    def guide(self, solutions: NumpyArray, judged: Judgement, rows: NumpyArray) -> Guidance:
+        """Offer judged solutions (m, n, d) to the soft archive, with what the problem keeps with them.
 
         Args:
             solutions: of m emitters.
@@ -150,12 +159,57 @@ class Algorithm:
             rows: (m, n) which rows of it they are.
         """
         m, n, d = solutions.shape
-        kept = {name: np.repeat(values, n, axis=0) for name, values in self.problem.kept(self.search).items()}
-        added = self.archives.add(
-            solutions.reshape(m * n, d), judged.objective[rows.ravel()], judged.measures[rows.ravel()], **kept
+        guidance = self.archives.guide(
+            solutions.reshape(m * n, d),
+            judged.objective[rows.ravel()],
+            judged.measures[rows.ravel()],
+            **self._kept(np.repeat(np.arange(m), n)),
         )
-        self.nonfinite += added.nonfinite
-        return added
+        self.nonfinite += guidance.nonfinite
+        return guidance
+
+    def keep(self, solutions: NumpyArray, judged: Judgement, key: jax.Array) -> NumpyArray:
+        """Offer judged solutions (m, n, d) to the elitist archive; how many elites each emitter (m,) gave it.
+
+        With `confirm`, those that would become elites are judged again first.
+        """
+        m, n, d = solutions.shape
+        flat, emitter = solutions.reshape(m * n, d), np.repeat(np.arange(m), n)
+        objective, measures = judged.objective, judged.measures
+        if self.config.confirm:
+            with self.phase("confirm"):
+                chosen = self.archives.promising(objective, measures).reshape(m, n)
+                objective, measures = self._confirm(solutions, chosen, key)
+        kept = self.archives.keep(flat, objective, measures, **self._kept(emitter))
+        return np.bincount(emitter[kept], minlength=m)
+
+    def _confirm(
+        self, solutions: NumpyArray, chosen: NumpyArray, key: jax.Array
+    ) -> tuple[NumpyArray, NumpyArray]:
+        """What the chosen (m, n) solutions are worth, judged again; NaN for the others. Flat, (m n,)."""
+        m, n, _ = solutions.shape
+        objective = np.full((m, n), np.nan, np.float32)
+        measures = np.full((m, n, len(self.problem.measure_names)), np.nan, np.float32)
+        # each emitter's chosen ones, in groups of one size: as many episodes at once as in a judgement
+        size = max(1, self.config.branches * self.config.episodes // self.config.confirm)
+        order = np.argsort(~chosen, axis=1, kind="stable")
+        for number, first in enumerate(range(0, int(chosen.sum(axis=1).max(initial=0)), size)):
+            columns = order[:, np.minimum(np.arange(first, first + size), n - 1)]  # (m, size)
+            playing = np.take_along_axis(chosen, columns, axis=1) & (np.arange(first, first + size) < n)
+            group = np.take_along_axis(solutions, columns[..., None], axis=1)
+            again = self.problem.judge(
+                self.search, group, jax.random.fold_in(key, number), self.config.confirm, playing
+            )
+            self.count(again)
+            emitters, places = np.nonzero(playing)
+            found = columns[emitters, places]
+            objective[emitters, found] = again.objective.reshape(playing.shape)[playing]
+            measures[emitters, found] = again.measures.reshape(*playing.shape, -1)[playing]
+        return objective.reshape(m * n), measures.reshape(m * n, -1)
+
+    def _kept(self, emitter: NumpyArray) -> dict[str, NumpyArray]:
+        """What the archive keeps with solutions of the given emitters."""
+        return {name: values[emitter] for name, values in self.problem.kept(self.search).items()}
 
     # To go on later.
 

@@ -90,7 +90,7 @@ class PolicySearch:
             "returns_covariance": (k1, k1),
             "returns_count": (),
         }
-        self._judge = Judge(task, self.vppo.actor, search.episodes, search.judge == "sample")
+        self._judges: dict[int, Judge] = {}  # by how many episodes
 
     def describe(self) -> dict[str, Any]:
         """Task and network, for files."""
@@ -190,16 +190,28 @@ class PolicySearch:
         state = SearchState(learnt.policy, skills, learnt.returns, worlds)
         return state, self._effort(report, self.search.walk_updates, ("the walk",) * len(weights))
 
-    def judge(self, state: SearchState, solutions: NumpyArray, key: Array) -> Judgement:
+    def judge(
+        self,
+        state: SearchState,
+        solutions: NumpyArray,
+        key: Array,
+        episodes: int | None = None,
+        playing: NumpyArray | None = None,
+    ) -> Judgement:
         """Play episodes with branches (m, n, d), which see and sway as their search policies do."""
         m, n, d = solutions.shape
+        episodes = episodes or self.search.episodes
+        judge = self._judges.setdefault(
+            episodes, Judge(self.task, self.vppo.actor, episodes, self.search.judge == "sample")
+        )
 
         def per_branch(leaf: Array) -> Array:
             return jnp.repeat(leaf, n, axis=0)
 
         policies: Policy = jax.tree.map(per_branch, replace(state.policies, parameters=jnp.zeros((m, 0))))
         policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
-        scores = self._judge(policies, key)  # (m n, episodes)
+        who = None if playing is None else playing.reshape(m * n)
+        scores = judge(policies, key, who)  # (m n, episodes)
         diverged = scores.diverged.any(axis=1)
         objective = scores.objective.mean(axis=1)
         self.progress()
@@ -207,8 +219,8 @@ class PolicySearch:
             objective=np.where(diverged, np.nan, objective).astype(np.float32),
             measures=np.asarray(scores.measures.mean(axis=1)),
             env_steps=int(scores.steps.sum()),
-            policies=m * n,
-            episodes=m * n * self.search.episodes,
+            policies=m * n if who is None else int(who.sum()),
+            episodes=(m * n if who is None else int(who.sum())) * episodes,
         )
 
     def move(self, state: SearchState, emitter: int, elite: dict[str, NumpyArray]) -> SearchState:

@@ -39,13 +39,14 @@ class PPGA(Algorithm):
             )
             for i in range(self.config.emitters)
         ]
+        self.idle = np.zeros(self.config.emitters, np.int64)  # iterations since each gave a new elite
         for emitter in range(self.config.emitters):
             self.restart_strategy(emitter)
 
     def iterate(self) -> dict[str, Any]:
         """One pass of the loop: gradients, branches, archive, adaptation, walk, restart."""
         problem = self.problem
-        jacobian_key, judge_key, walk_key = jax.random.split(self.key(), 3)
+        jacobian_key, judge_key, walk_key, confirm_key = jax.random.split(self.key(), 4)
 
         with self.phase("jacobian"):
             self.search, jacobian, gradients = problem.jacobian(self.search, jacobian_key)
@@ -56,15 +57,18 @@ class PPGA(Algorithm):
         coefficients = np.stack([strategy.ask() for strategy in self.strategies])  # (m, lambda, k+1)
         branches = theta + (coefficients @ directions).astype(theta.dtype)  # (m, lambda, d)
 
+        everyone = np.concatenate([theta, branches], axis=1)  # (m, 1 + lambda, d)
         with self.phase("judge"):
-            judged = problem.judge(self.search, np.concatenate([theta, branches], axis=1), judge_key)
+            judged = problem.judge(self.search, everyone, judge_key)
         self.count(judged)
 
         with self.phase("archive"):
             m, n = self.config.emitters, self.config.branches
             rows = np.arange(m * (1 + n)).reshape(m, 1 + n)
-            itself = self.offer(theta, judged, rows[:, :1])
-            branched = self.offer(branches, judged, rows[:, 1:])
+            itself = self.guide(theta, judged, rows[:, :1])
+            branched = self.guide(branches, judged, rows[:, 1:])
+        new_elites = self.keep(everyone, judged, confirm_key)  # (m,)
+        self.idle = np.where(new_elites, 0, self.idle + 1)
         improvement, entered = branched.improvement.reshape(m, n), branched.entered.reshape(m, n)
 
         for strategy, gained in zip(self.strategies, improvement, strict=True):
@@ -79,7 +83,7 @@ class PPGA(Algorithm):
             self.count(walked)
 
         record = {
-            "new_elites": itself.new_elites + branched.new_elites,
+            "new_elites": int(new_elites.sum()),
             "soft_new": int(itself.entered.sum() + entered.sum()),
             "search_objective": judged.objective[rows[:, 0]].tolist(),
             "search_measures": judged.measures[rows[:, 0]].tolist(),
@@ -91,7 +95,8 @@ class PPGA(Algorithm):
         }
         self.warn(lengths)
         for emitter, strategy in enumerate(self.strategies):
-            if stuck[emitter] or strategy.check_stop(None):
+            tired = 0 < self.config.patience <= self.idle[emitter]
+            if stuck[emitter] or tired or strategy.check_stop(None):
                 self.restart(emitter)
         return record
 
@@ -107,12 +112,15 @@ class PPGA(Algorithm):
         return weights
 
     def restart(self, emitter: int) -> None:
-        """Begin again at a random elite of the archive."""
+        """Begin again at an elite of the archive."""
         self.restart_strategy(emitter)
         self.restarts += 1
+        self.idle[emitter] = 0
         if not self.archives.soft.empty:
             draws = np.random.default_rng([self.seed, self.iteration, emitter, 1])
-            self.search = self.problem.move(self.search, emitter, self.archives.random_elite(draws))
+            self.search = self.problem.move(
+                self.search, emitter, self.archives.random_elite(draws, self.config.restart_at == "sparse")
+            )
 
     def restart_strategy(self, emitter: int) -> None:
         """XNES back to its first step size, around zero or around a random point."""
@@ -135,15 +143,20 @@ class PPGA(Algorithm):
 
     def state(self) -> dict[str, NumpyArray]:
         """All that is needed to go on, as plain arrays."""
-        return super().state() | {
-            f"xnes/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
-            for emitter, strategy in enumerate(self.strategies)
-            for name, value in strategy.state().items()
-        }
+        return (
+            super().state()
+            | {"idle": self.idle}
+            | {
+                f"xnes/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
+                for emitter, strategy in enumerate(self.strategies)
+                for name, value in strategy.state().items()
+            }
+        )
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
         """Go on from a `state()`."""
         super().load_state(state)
+        self.idle = np.array(state["idle"])
         for emitter, strategy in enumerate(self.strategies):
             strategy.load_state({name: state[f"xnes/{emitter}/{name}"] for name in strategy.state()})
 

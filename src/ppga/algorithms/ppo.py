@@ -17,7 +17,7 @@ class PPO(Algorithm):
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, then a judgement."""
-        walk_key, judge_key = jax.random.split(self.key())
+        walk_key, judge_key, confirm_key = jax.random.split(self.key(), 3)
         m, k = self.config.emitters, len(self.problem.measure_names)
         weights = np.zeros((m, 1 + k))
         weights[:, 0] = 1.0
@@ -29,10 +29,10 @@ class PPO(Algorithm):
             judged = self.problem.judge(self.search, theta, judge_key)
         self.count(judged)
         with self.phase("archive"):
-            added = self.offer(theta, judged, np.arange(m)[:, None])
+            guidance = self.guide(theta, judged, np.arange(m)[:, None])
         return {
-            "new_elites": added.new_elites,
-            "soft_new": int(added.entered.sum()),
+            "new_elites": int(self.keep(theta, judged, confirm_key).sum()),
+            "soft_new": int(guidance.entered.sum()),
             "search_objective": judged.objective.tolist(),
             "search_measures": judged.measures.tolist(),
             **{f"walk_{name}": value for name, value in walked.metrics.items()},

@@ -105,8 +105,18 @@ class Problem(Protocol):
         """Directions (m, k+1, d) that raise the objective and each measure."""
         ...
 
-    def judge(self, state: Any, solutions: NumpyArray, key: Any) -> Judgement:
-        """Evaluate solutions (m, n, d); the judgement is flat, (m n,)."""
+    def judge(
+        self,
+        state: Any,
+        solutions: NumpyArray,
+        key: Any,
+        episodes: int | None = None,
+        playing: NumpyArray | None = None,
+    ) -> Judgement:
+        """Evaluate solutions (m, n, d), by so many episodes if told; the judgement is flat, (m n,).
+
+        Of those that are not `playing` (m, n) nothing need be known; they are not counted.
+        """
         ...
 
     def walk(self, state: Any, weights: NumpyArray, key: Any) -> tuple[Any, Effort]:

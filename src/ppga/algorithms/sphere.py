@@ -83,10 +83,18 @@ class Sphere:
         """The true gradients."""
         return state, np.asarray(_jacobians(self, state)), Effort()
 
-    def judge(self, state: Array, solutions: NumpyArray, key: Array) -> Judgement:  # noqa: ARG002
-        """The true values."""
+    def judge(
+        self,
+        state: Array,  # noqa: ARG002
+        solutions: NumpyArray,
+        key: Array,  # noqa: ARG002
+        episodes: int | None = None,  # noqa: ARG002
+        playing: NumpyArray | None = None,
+    ) -> Judgement:
+        """The true values, which no second look would change."""
         values = np.asarray(_all_values(self, jnp.asarray(solutions.reshape(-1, self.solution_size))))
-        return Judgement(values[:, 0], values[:, 1:], 0, len(values), len(values))
+        played = len(values) if playing is None else int(playing.sum())
+        return Judgement(values[:, 0], values[:, 1:], 0, played, played)
 
     def walk(self, state: Array, weights: NumpyArray, key: Array) -> tuple[Array, Effort]:
         """As far as the weights are long, along directions that are found anew after each step."""

@@ -202,7 +202,7 @@ def search_path(run: Run, axes: Axes | None = None) -> Axes:
     return axes
 
 
-def growth(run: Run, path: Path, most: int = 60, milliseconds: int = 120) -> Path:
+def growth(run: Run, path: str | Path, most: int = 60, milliseconds: int = 120) -> Path:
     """How the archive filled, as an animated GIF; the last picture stays for two seconds.
 
     Args:
@@ -234,6 +234,7 @@ def growth(run: Run, path: Path, most: int = 60, milliseconds: int = 120) -> Pat
         save(axes, picture, "png", dpi=90)
         pictures.append(Image.open(picture).convert("P", palette=Image.Palette.ADAPTIVE))
     durations = [milliseconds] * (len(pictures) - 1) + [2000]
+    path = Path(path)
     with replacing(path) as aside:
         pictures[0].save(
             aside, format="GIF", save_all=True, append_images=pictures[1:], duration=durations, loop=0

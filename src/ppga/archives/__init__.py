@@ -4,6 +4,6 @@ Nothing here needs JAX, so an archive can be read wherever NumPy and pyribs are.
 """
 
 from ppga.archives.files import Archive, load_archive
-from ppga.archives.pair import Added, ArchiveConfig, ArchivePair
+from ppga.archives.pair import ArchiveConfig, ArchivePair, Guidance
 
-__all__ = ["Added", "Archive", "ArchiveConfig", "ArchivePair", "load_archive"]
+__all__ = ["Archive", "ArchiveConfig", "ArchivePair", "Guidance", "load_archive"]

@@ -93,20 +93,18 @@ class _CVT(_Restorable, CVTArchive):
 
 
 @dataclass(frozen=True)
-class Added:
-    """What came of offering n solutions.
+class Guidance:
+    """What n solutions mean to the soft archive.
 
     Attributes:
         improvement: (n,) objective above the soft threshold of its cell as it was before; NaN where the
             judgement was not finite.
         entered: (n,) bool, above that threshold.
-        new_elites: how many cells of the elitist archive are better now, or filled.
         nonfinite: how many were turned away because their judgement was not finite.
     """
 
     improvement: NumpyArray
     entered: NumpyArray
-    new_elites: int
     nonfinite: int
 
 
@@ -165,37 +163,87 @@ class ArchivePair:
         """How many cells there are."""
         return int(self.result.cells)
 
-    def add(
+    def guide(
         self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
-    ) -> Added:
-        """Offer n solutions to both archives; those whose judgement is not finite are turned away."""
-        finite = (
-            np.isfinite(objective) & np.isfinite(measures).all(axis=1) & np.isfinite(solution).all(axis=1)
-        )
+    ) -> Guidance:
+        """Offer n solutions to the soft archive; those whose judgement is not finite are turned away."""
+        finite = _finite(solution, objective, measures)
         improvement = np.full(len(objective), np.nan, np.float32)
         entered = np.zeros(len(objective), bool)
-        new_elites = 0
         if finite.any():
-            rows = {
-                name: values[finite]
-                for name, values in {
-                    "solution": solution, "objective": objective, "measures": measures, **fields
-                }.items()
-            }  # fmt: skip
-            soft = self.soft.add(**rows)
+            rows = {"solution": solution, "objective": objective, "measures": measures, **fields}
+            soft = self.soft.add(**{name: values[finite] for name, values in rows.items()})
             improvement[finite] = soft["value"]
             entered[finite] = soft["status"] > 0
-            better = self.result.add(**rows)["status"] > 0
-            new_elites = len(np.unique(self.result.index_of(rows["measures"])[better])) if better.any() else 0
-        return Added(improvement, entered, new_elites, int((~finite).sum()))
+        return Guidance(improvement, entered, int((~finite).sum()))
 
-    def random_elite(self, draws: np.random.Generator) -> dict[str, NumpyArray]:
-        """A soft elite, every occupied cell as likely, with all its fields."""
+    def promising(self, objective: NumpyArray, measures: NumpyArray) -> NumpyArray:
+        """Which (n,) would become elites: better than what their cell holds, and the best of those that share
+        one.
+        """
+        finite = np.isfinite(objective) & np.isfinite(measures).all(axis=1)
+        chosen = np.zeros(len(objective), bool)
+        if finite.any():
+            rows = np.flatnonzero(finite)
+            occupied, elites = self.result.retrieve(measures[rows])
+            better = rows[~occupied | (objective[rows] > elites["objective"])]
+            order = better[np.argsort(-objective[better], kind="stable")]
+            if len(order):
+                _, firsts = np.unique(self.result.index_of(measures[order]), return_index=True)
+                chosen[order[firsts]] = True
+        return chosen
+
+    def keep(
+        self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
+    ) -> NumpyArray:
+        """Offer n solutions to the elitist archive; which (n,) are elites of it now."""
+        finite = _finite(solution, objective, measures)
+        kept = np.zeros(len(objective), bool)
+        if finite.any():
+            rows = {"solution": solution, "objective": objective, "measures": measures, **fields}
+            best = self.promising(np.where(finite, objective, np.nan), measures)
+            self.result.add(**{name: values[finite] for name, values in rows.items()})
+            kept |= best
+        return kept
+
+    def add(
+        self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
+    ) -> Guidance:
+        """Offer n solutions to both archives."""
+        self.keep(solution, objective, measures, **fields)
+        return self.guide(solution, objective, measures, **fields)
+
+    def random_elite(self, draws: np.random.Generator, sparse: bool = False) -> dict[str, NumpyArray]:
+        """A soft elite with all its fields: every occupied cell as likely, or by how many empty neighbours it
+        has.
+        """
         cells = np.sort(self.soft.data("index"))
         if not len(cells):
             raise InputError("the archive is empty.")
-        elites = elites_of(self.soft, np.array([draws.choice(cells)]))
+        chances = None
+        if sparse:
+            empty = self.empty_neighbours(cells) + 1e-3  # all full: all alike
+            chances = empty / empty.sum()
+        elites = elites_of(self.soft, np.array([draws.choice(cells, p=chances)]))
         return {name: values[0] for name, values in elites.items()}
+
+    def empty_neighbours(self, cells: NumpyArray) -> NumpyArray:
+        """How many of the cells around each (n,) the elitist archive has not filled.
+
+        Around a grid's cell: those that touch it, corners too. Of a CVT: the eight nearest centroids.
+        """
+        filled = np.zeros(self.cells, bool)
+        filled[self.result.data("index")] = True
+        if self.centroids is not None:
+            low, high = np.array(self.ranges).T
+            places = (self.centroids - low) / (high - low)
+            apart = np.linalg.norm(places[cells][:, None] - places[None], axis=2)
+            nearest = np.argsort(apart, axis=1)[:, 1:9]
+            return np.asarray((~filled[nearest]).sum(axis=1))
+        empty = np.pad(~filled.reshape(self.shape), 1)  # beyond the border nothing is empty
+        windows = np.lib.stride_tricks.sliding_window_view(empty, (3,) * len(self.shape))
+        around = windows.sum(axis=tuple(range(len(self.shape), 2 * len(self.shape))))
+        return np.asarray(around.ravel()[cells] - ~filled[cells])
 
     def figures(self) -> dict[str, float]:
         """QD-score, coverage, best and mean of the elitist archive, summed in float64."""
@@ -237,3 +285,11 @@ def elites_of(archive: GridArchive | CVTArchive, cells: NumpyArray | None = None
     found: Any = archive._store.retrieve(indices)
     elites: dict[str, NumpyArray] = found[1]
     return {name: np.ascontiguousarray(values) for name, values in elites.items()}
+
+
+def _finite(solution: NumpyArray, objective: NumpyArray, measures: NumpyArray) -> NumpyArray:
+    """Which (n,) rows hold numbers only."""
+    found: NumpyArray = (
+        np.isfinite(objective) & np.isfinite(measures).all(axis=1) & np.isfinite(solution).all(axis=1)
+    )
+    return found

@@ -12,7 +12,7 @@ from ppga.tasks import Task, make_task
 hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
 
-NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid")
+NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid-full")
 
 
 @cache

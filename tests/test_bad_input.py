@@ -22,7 +22,10 @@ from conftest import shared_task
     [
         ({"name": "half-cheetah"}, "unknown task 'half-cheetah'. Did you mean 'halfcheetah'? Possible: "),
         ({"name": "Ant"}, "Did you mean 'ant'"),
-        ({"name": ""}, "unknown task ''. Possible: halfcheetah, walker2d, hopper, ant, humanoid."),
+        (
+            {"name": ""},
+            "unknown task ''. Possible: halfcheetah, walker2d, hopper, ant, humanoid, ",
+        ),
         ({"physics": "mujocco"}, "unknown physics 'mujocco'. Did you mean 'mujoco'? Possible: mujoco, mjx."),
         ({"integrator": "rk4"}, "unknown integrator 'rk4'. Possible: fast, gymnasium."),
         ({"physics": "mjx", "impl": "wrap"}, "unknown MJX implementation 'wrap'. Did you mean 'warp'?"),

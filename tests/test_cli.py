@@ -21,8 +21,8 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
 def test_tasks_are_listed_with_their_sizes() -> None:
     result = run("tasks")
     assert result.returncode == 0
-    row = next(line for line in result.stdout.splitlines() if "humanoid" in line)
-    assert row.split()[:4] == ["humanoid", "270", "17", "10x10"]
+    row = next(line for line in result.stdout.splitlines() if "humanoid-full" in line)
+    assert row.split()[:4] == ["humanoid-full", "270", "17", "10x10"]
 
 
 def test_demo_trains_and_shows_gaits(tmp_path: Path) -> None:

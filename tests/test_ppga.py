@@ -241,3 +241,23 @@ def test_confirmed_elites_are_what_they_claim(emitters: int) -> None:
             assert judged_once < record["evaluations"] < 2 * judged_once, (
                 "only those who promise are looked at"
             )
+
+
+def test_the_walk_follows_the_reward_first_and_never_loses_its_share_of_it() -> None:
+    search = replace(SEARCH, reward_first=2, first_updates=7, walk_updates=3, reward_share=0.5)
+    algorithm = started(replace(CONFIG, search=search))
+    mean = np.array([-1.0, 3.0, -4.0])
+    for iteration, weights, updates in (
+        (1, [1.0, 0.0, 0.0], 7),
+        (2, [1.0, 0.0, 0.0], 7),
+        (3, [2.5, 3.0, -4.0], 3),
+    ):
+        algorithm.iteration = iteration
+        assert algorithm.walk_weights(mean).tolist() == weights
+        assert algorithm.walk_updates() == updates
+    np.testing.assert_array_equal(mean, [-1.0, 3.0, -4.0])
+    plain = started(replace(CONFIG, search=replace(SEARCH, reward_first=2, walk_updates=3)))
+    plain.iteration = 1
+    assert plain.walk_updates() == 3
+    plain.iteration = 3
+    assert plain.walk_weights(mean).tolist() == mean.tolist()

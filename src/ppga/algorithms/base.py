@@ -30,7 +30,10 @@ class SearchConfig:
         sigma0: xNES' step size at start and restart.
         mean: xNES' mean at start and restart: zero, or random (f in [0, 2], measures in [-2, 2]).
         clip_objective: never walk against the reward: a negative coefficient of f counts as 0.
+        reward_share: f's coefficient in a walk is at least this times the length of the measures'; 0 has no
+            effect.
         reward_first: iterations at the beginning whose walk follows the reward alone.
+        first_updates: PPO updates of each of those walks; 0: as many as of the others.
         mix: how the walk adds up reward and measures: scaled (each by the spread of its returns) or raw.
         judge: act by the policy's mean, or sample.
         confirm: episodes by which a policy that would become an elite is judged once more, to be kept for
@@ -48,7 +51,9 @@ class SearchConfig:
     sigma0: float = 2.0
     mean: Literal["zero", "random"] = "zero"
     clip_objective: bool = False
+    reward_share: float = 0.0
     reward_first: int = 0
+    first_updates: int = 0
     mix: Literal["scaled", "raw"] = "scaled"
     judge: Literal["mean", "sample"] = "mean"
     confirm: int = 0
@@ -60,7 +65,7 @@ class SearchConfig:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
-        for name in ("reward_first", "confirm", "patience"):
+        for name in ("reward_share", "reward_first", "first_updates", "confirm", "patience"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:

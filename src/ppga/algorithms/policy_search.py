@@ -169,9 +169,11 @@ class PolicySearch:
         effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names) * m)
         return replace(state, skills=skills, worlds=worlds), change, effort
 
-    def walk(self, state: SearchState, weights: NumpyArray, key: Array) -> tuple[SearchState, Effort]:
+    def walk(
+        self, state: SearchState, weights: NumpyArray, key: Array, updates: int | None = None
+    ) -> tuple[SearchState, Effort]:
         """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
-        k1 = self.objectives
+        k1, updates = self.objectives, updates or self.search.walk_updates
         state = self._with_noise(state)
         mixed = weights * (scales(state.returns) if self.search.mix == "scaled" else 1.0)
         mixed[~mixed.any(axis=1), 0] = 1.0
@@ -181,14 +183,14 @@ class PolicySearch:
             agents,
             state.worlds,
             jnp.asarray(mixed, jnp.float32),
-            self.search.walk_updates,
+            updates,
             jax.random.split(key, len(weights)),
             True,
             self.progress,
         )
         skills = jax.tree.map(lambda old, new: old.at[:, k1].set(new), state.skills, learnt.skill)
         state = SearchState(learnt.policy, skills, learnt.returns, worlds)
-        return state, self._effort(report, self.search.walk_updates, ("the walk",) * len(weights))
+        return state, self._effort(report, updates, ("the walk",) * len(weights))
 
     def judge(
         self,

@@ -79,7 +79,7 @@ class PPGA(Algorithm):
         walked = None
         if not stuck.all():
             with self.phase("walk"):
-                self.search, walked = problem.walk(self.search, weights, walk_key)
+                self.search, walked = problem.walk(self.search, weights, walk_key, self.walk_updates())
             self.count(walked)
 
         record = {
@@ -100,13 +100,23 @@ class PPGA(Algorithm):
                 self.restart(emitter)
         return record
 
+    def beginning(self) -> bool:
+        """Whether the walk follows the reward alone yet."""
+        return self.iteration <= self.config.reward_first
+
+    def walk_updates(self) -> int:
+        """Learning updates of this iteration's walk (N2)."""
+        return (self.config.first_updates if self.beginning() else 0) or self.config.walk_updates
+
     def walk_weights(self, mean: NumpyArray) -> NumpyArray:
         """Objective of the walk: xNES' mean c_mu; f alone where that is zero, and at the beginning if told
         so.
         """
-        weights = mean.copy() if self.iteration > self.config.reward_first else np.zeros_like(mean)
+        weights = np.zeros_like(mean) if self.beginning() else mean.copy()
         if self.config.clip_objective:
             weights[0] = max(weights[0], 0.0)
+        if self.config.reward_share:
+            weights[0] = max(weights[0], self.config.reward_share * np.linalg.norm(weights[1:]))
         if not weights.any():
             weights[0] = 1.0
         return weights

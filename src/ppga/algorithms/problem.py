@@ -119,8 +119,13 @@ class Problem(Protocol):
         """
         ...
 
-    def walk(self, state: Any, weights: NumpyArray, key: Any) -> tuple[Any, Effort]:
-        """Move the search points along weighted sums (m, k+1) of objective and measures."""
+    def walk(
+        self, state: Any, weights: NumpyArray, key: Any, updates: int | None = None
+    ) -> tuple[Any, Effort]:
+        """Move the search points along weighted sums (m, k+1) of objective and measures.
+
+        By so many learning updates, if told.
+        """
         ...
 
     def move(self, state: Any, emitter: int, elite: dict[str, NumpyArray]) -> Any:

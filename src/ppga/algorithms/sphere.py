@@ -96,12 +96,15 @@ class Sphere:
         played = len(values) if playing is None else int(playing.sum())
         return Judgement(values[:, 0], values[:, 1:], 0, played, played)
 
-    def walk(self, state: Array, weights: NumpyArray, key: Array) -> tuple[Array, Effort]:
+    def walk(
+        self, state: Array, weights: NumpyArray, key: Array, updates: int | None = None
+    ) -> tuple[Array, Effort]:
         """As far as the weights are long, along directions that are found anew after each step."""
-        for _ in range(self.search.walk_updates):
+        updates = updates or self.search.walk_updates
+        for _ in range(updates):
             _, gradients, _ = self.jacobian(state, key)
             way = np.einsum("mi,mid->md", weights, unit_rows(gradients)[0])
-            state = state + jnp.asarray(self.reach / self.search.walk_updates * way, state.dtype)
+            state = state + jnp.asarray(self.reach / updates * way, state.dtype)
         return state, Effort()
 
     def move(self, state: Array, emitter: int, elite: dict[str, NumpyArray]) -> Array:

@@ -52,7 +52,8 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
     if algorithm.takes_gradients:
         learning_steps += ppo.environments * ppo.rollout_length * search.jacobian_updates
         policies *= 1 + search.branches
-    episodes = policies * search.episodes
+    # some tenth of the policies promise to be elites, and are judged again
+    episodes = policies * search.episodes + policies * search.confirm // 10
     judging_steps = episodes * task.episode_length
     batch = ppo.environments * ppo.rollout_length
     row = 2 * task.observation_size + 2 * task.action_size + 2 * problem.objectives + 8

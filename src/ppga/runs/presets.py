@@ -42,7 +42,7 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
 
 
 def _paper(task: str) -> tuple[PPGAConfig, Budget]:
-    like = {"hopper": "walker2d"}.get(task, task)  # the paper has no hopper
+    like = {"hopper": "walker2d", "humanoid-full": "humanoid"}.get(task, task)  # the paper has no hopper
     alpha = {"humanoid": 0.1, "walker2d": 0.15, "ant": 0.1, "halfcheetah": 1.0}.get(like, 0.1)
     std: Literal["learnt", "reset"] = "reset" if like in ("walker2d", "halfcheetah") else "learnt"
     config = PPGAConfig(

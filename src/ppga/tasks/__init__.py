@@ -4,7 +4,7 @@ from typing import Any
 
 from ppga.errors import choose
 from ppga.tasks.base import Task, TaskState
-from ppga.tasks.locomotion import Ant, HalfCheetah, Hopper, Humanoid, Walker2d
+from ppga.tasks.locomotion import Ant, HalfCheetah, Hopper, Humanoid, HumanoidFull, Walker2d
 
 __all__ = ["TASKS", "Task", "TaskState", "make_task", "register"]
 
@@ -17,7 +17,7 @@ def register(task: type[Task]) -> type[Task]:
     return task
 
 
-for _task in (HalfCheetah, Walker2d, Hopper, Ant, Humanoid):
+for _task in (HalfCheetah, Walker2d, Hopper, Ant, Humanoid, HumanoidFull):
     register(_task)
 
 

@@ -132,7 +132,7 @@ def test_elites_are_the_best_of_each_cell_and_better_than_before() -> None:
 def test_sparse_restarts_prefer_cells_beside_empty_ones(kind: Any) -> None:
     """Empty neighbours counted by a slow loop; and drawn as often as they say."""
     archives = filled(kind, n=3)
-    cells = np.sort(archives.soft.data("index"))
+    cells = np.sort(archives.result.data("index"))
     taken = set(archives.result.data("index").tolist())
     counted = []
     for cell in cells:

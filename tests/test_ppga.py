@@ -122,6 +122,7 @@ def test_a_search_that_is_stuck_begins_again_at_an_elite() -> None:
         "threshold": np.full(len(cells), 101.0, np.float32),
     }
     everywhere.soft.restore(full)
+    everywhere.result.restore(full)
     record = algorithm.step()
     assert record["restarts"] == record["restarted"] == 1
     assert record["soft_new"] == 0
@@ -217,7 +218,7 @@ class Lucky(Sphere):
             return right
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         wrong = right.objective + rng.normal(scale=20.0, size=right.objective.shape)
-        moved = right.measures + rng.normal(scale=5.0, size=right.measures.shape)
+        moved = right.measures + rng.normal(scale=5.0, size=right.measures.shape)  # ranges: +-51
         return replace(right, objective=wrong.astype(np.float32), measures=moved.astype(np.float32))
 
 
@@ -261,3 +262,33 @@ def test_the_walk_follows_the_reward_first_and_never_loses_its_share_of_it() -> 
     assert plain.walk_updates() == 3
     plain.iteration = 3
     assert plain.walk_weights(mean).tolist() == mean.tolist()
+
+
+class Unsteady(Sphere):
+    """A sphere where points with a positive first coordinate are judged otherwise every time."""
+
+    def judge(self, *args: Any) -> Judgement:
+        judged = super().judge(*args)
+        wild = args[1].reshape(-1, self.solution_size)[:, :1] > 0
+        return replace(judged, spread=np.where(wild, 20.0, 1.0) * np.ones((1, 2)))
+
+
+def test_what_spreads_too_far_belongs_in_no_cell() -> None:
+    for steady in (0.0, 0.1):
+        search = replace(SEARCH, confirm=5, steady=steady)
+        algorithm = started(replace(CONFIG, search=search))
+        algorithm.problem = Unsteady(search)
+        for _ in range(4):
+            algorithm.step()
+        solutions = algorithm.archives.state()["result/solution"]
+        assert len(solutions) > 3
+        assert (solutions[:, 0] > 0).any() == (steady == 0)
+
+
+def test_a_leg_ends_after_its_iterations_and_begins_at_an_elite() -> None:
+    algorithm = started(replace(CONFIG, search=replace(SEARCH, leg=3, reward_first=2, restart_at="sparse")))
+    assert [algorithm.step()["restarted"] for _ in range(9)] == [0, 0, 0, 0, 1, 0, 0, 1, 0]
+    algorithm.iteration += 1
+    algorithm.restart(0)
+    elites = algorithm.archives.state()["result/solution"]
+    assert (elites == algorithm.problem.solutions(algorithm.search)[0]).all(axis=1).any()

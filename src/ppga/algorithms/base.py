@@ -38,6 +38,9 @@ class SearchConfig:
         judge: act by the policy's mean, or sample.
         confirm: episodes by which a policy that would become an elite is judged once more, to be kept for
             what it is worth then; 0: the first judgement counts, and luck fills cells.
+        steady: how far an elite's measures may spread over the confirming episodes (standard deviation, in
+            units of their ranges): what differs from day to day belongs in no cell; 0: any distance.
+        leg: iterations after which a search policy is restarted even if it still finds something; 0: never.
         patience: iterations without a new elite after which a search policy is restarted; 0: only when none
             of its branches entered the soft archive, as in the paper.
         restart_at: a random elite, or by preference one with empty cells around it (sparse).
@@ -57,6 +60,8 @@ class SearchConfig:
     mix: Literal["scaled", "raw"] = "scaled"
     judge: Literal["mean", "sample"] = "mean"
     confirm: int = 0
+    steady: float = 0.0
+    leg: int = 0
     patience: int = 0
     restart_at: Literal["random", "sparse"] = "random"
     emitters: int = 1
@@ -65,13 +70,15 @@ class SearchConfig:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
-        for name in ("reward_share", "reward_first", "first_updates", "confirm", "patience"):
+        for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "leg", "patience"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:
             raise InputError(
                 f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
             )
+        if self.steady and not self.confirm:
+            raise InputError("steady needs confirm: how much measures spread is seen in confirming episodes.")
         if not (np.isfinite(self.sigma0) and self.sigma0 > 0):
             raise InputError(f"sigma0 must be a positive number, got {self.sigma0!r}.")
 
@@ -208,9 +215,17 @@ class Algorithm:
             self.count(again)
             emitters, places = np.nonzero(playing)
             found = columns[emitters, places]
-            objective[emitters, found] = again.objective.reshape(playing.shape)[playing]
+            steady = self._steady(again.spread).reshape(playing.shape)
+            values = np.where(steady, again.objective.reshape(playing.shape), np.nan)
+            objective[emitters, found] = values[playing]
             measures[emitters, found] = again.measures.reshape(*playing.shape, -1)[playing]
         return objective.reshape(m * n), measures.reshape(m * n, -1)
+
+    def _steady(self, spread: NumpyArray) -> NumpyArray:
+        """Which (n,) solutions do the same in every episode, by the spread (n, k) of their measures."""
+        low, high = np.array(self.problem.measure_ranges).T
+        share = np.max(spread / (high - low), axis=1, initial=0.0)
+        return np.asarray((share <= self.config.steady) | (self.config.steady == 0))
 
     def _kept(self, emitter: NumpyArray) -> dict[str, NumpyArray]:
         """What the archive keeps with solutions of the given emitters."""

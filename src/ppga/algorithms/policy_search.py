@@ -220,6 +220,7 @@ class PolicySearch:
         return Judgement(
             objective=np.where(diverged, np.nan, objective).astype(np.float32),
             measures=np.asarray(scores.measures.mean(axis=1)),
+            spread=np.asarray(scores.measures.std(axis=1)),
             env_steps=int(scores.steps.sum()),
             policies=m * n if who is None else int(who.sum()),
             episodes=(m * n if who is None else int(who.sum())) * episodes,

@@ -39,7 +39,9 @@ class PPGA(Algorithm):
             )
             for i in range(self.config.emitters)
         ]
-        self.idle = np.zeros(self.config.emitters, np.int64)  # iterations since each gave a new elite
+        # iterations since each emitter gave a new elite, and since it began
+        self.idle = np.zeros(self.config.emitters, np.int64)
+        self.age = np.zeros(self.config.emitters, np.int64)
         for emitter in range(self.config.emitters):
             self.restart_strategy(emitter)
 
@@ -69,6 +71,8 @@ class PPGA(Algorithm):
             branched = self.guide(branches, judged, rows[:, 1:])
         new_elites = self.keep(everyone, judged, confirm_key)  # (m,)
         self.idle = np.where(new_elites, 0, self.idle + 1)
+        if not self.beginning():
+            self.age += 1
         improvement, entered = branched.improvement.reshape(m, n), branched.entered.reshape(m, n)
 
         for strategy, gained in zip(self.strategies, improvement, strict=True):
@@ -95,7 +99,7 @@ class PPGA(Algorithm):
         }
         self.warn(lengths)
         for emitter, strategy in enumerate(self.strategies):
-            tired = 0 < self.config.patience <= self.idle[emitter]
+            tired = 0 < self.config.patience <= self.idle[emitter] or 0 < self.config.leg <= self.age[emitter]
             if stuck[emitter] or tired or strategy.check_stop(None):
                 self.restart(emitter)
         return record
@@ -125,8 +129,8 @@ class PPGA(Algorithm):
         """Begin again at an elite of the archive."""
         self.restart_strategy(emitter)
         self.restarts += 1
-        self.idle[emitter] = 0
-        if not self.archives.soft.empty:
+        self.idle[emitter] = self.age[emitter] = 0
+        if not self.archives.result.empty:
             draws = np.random.default_rng([self.seed, self.iteration, emitter, 1])
             self.search = self.problem.move(
                 self.search, emitter, self.archives.random_elite(draws, self.config.restart_at == "sparse")
@@ -155,7 +159,7 @@ class PPGA(Algorithm):
         """All that is needed to go on, as plain arrays."""
         return (
             super().state()
-            | {"idle": self.idle}
+            | {"idle": self.idle, "age": self.age}
             | {
                 f"xnes/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
                 for emitter, strategy in enumerate(self.strategies)
@@ -166,7 +170,7 @@ class PPGA(Algorithm):
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
         """Go on from a `state()`."""
         super().load_state(state)
-        self.idle = np.array(state["idle"])
+        self.idle, self.age = np.array(state["idle"]), np.array(state["age"])
         for emitter, strategy in enumerate(self.strategies):
             strategy.load_state({name: state[f"xnes/{emitter}/{name}"] for name in strategy.state()})
 

@@ -17,6 +17,7 @@ class Judgement:
     Attributes:
         objective: (n,) mean over its episodes.
         measures: (n, k) likewise.
+        spread: (n, k) their standard deviation over the episodes.
         env_steps: control steps it took to find out.
         policies: how many were judged.
         episodes: how many were played.
@@ -24,6 +25,7 @@ class Judgement:
 
     objective: NumpyArray
     measures: NumpyArray
+    spread: NumpyArray
     env_steps: int
     policies: int
     episodes: int

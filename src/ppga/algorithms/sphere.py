@@ -94,7 +94,7 @@ class Sphere:
         """The true values, which no second look would change."""
         values = np.asarray(_all_values(self, jnp.asarray(solutions.reshape(-1, self.solution_size))))
         played = len(values) if playing is None else int(playing.sum())
-        return Judgement(values[:, 0], values[:, 1:], 0, played, played)
+        return Judgement(values[:, 0], values[:, 1:], np.zeros_like(values[:, 1:]), 0, played, played)
 
     def walk(
         self, state: Array, weights: NumpyArray, key: Array, updates: int | None = None

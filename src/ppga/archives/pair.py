@@ -214,17 +214,18 @@ class ArchivePair:
         return self.guide(solution, objective, measures, **fields)
 
     def random_elite(self, draws: np.random.Generator, sparse: bool = False) -> dict[str, NumpyArray]:
-        """A soft elite with all its fields: every occupied cell as likely, or by how many empty neighbours it
-        has.
+        """An elite with all its fields: every filled cell as likely, or by how many empty neighbours it has.
+
+        Of the elitist archive: the soft one holds whatever exceeded its threshold last.
         """
-        cells = np.sort(self.soft.data("index"))
+        cells = np.sort(self.result.data("index"))
         if not len(cells):
             raise InputError("the archive is empty.")
         chances = None
         if sparse:
             empty = self.empty_neighbours(cells) + 1e-3  # all full: all alike
             chances = empty / empty.sum()
-        elites = elites_of(self.soft, np.array([draws.choice(cells, p=chances)]))
+        elites = elites_of(self.result, np.array([draws.choice(cells, p=chances)]))
         return {name: values[0] for name, values in elites.items()}
 
     def empty_neighbours(self, cells: NumpyArray) -> NumpyArray:

@@ -22,7 +22,8 @@ class PPO(Algorithm):
         weights = np.zeros((m, 1 + k))
         weights[:, 0] = 1.0
         with self.phase("walk"):
-            self.search, walked = self.problem.walk(self.search, weights, walk_key)
+            updates = self.config.first_updates or self.config.walk_updates
+            self.search, walked = self.problem.walk(self.search, weights, walk_key, updates)
         self.count(walked)
         theta = self.problem.solutions(self.search)[:, None]
         with self.phase("judge"):

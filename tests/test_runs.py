@@ -287,7 +287,9 @@ def test_a_killed_run_of_a_robot_ends_as_if_undisturbed(tmp_path: Path) -> None:
     same_runs(whole, run)
     metrics = lines(whole)[-1]
     rollout = config.ppo.environments * config.ppo.rollout_length
-    assert metrics["evaluations"] == metrics["episodes"] == 40 * 5
+    confirmed = metrics["evaluations"] - 40 * 5  # by two episodes, the others by one
+    assert confirmed > 0
+    assert metrics["episodes"] == 40 * 5 + 2 * confirmed
     walks = sum("walk_kl" in line for line in lines(whole))
     judged = metrics["env_steps"] - rollout * (1 + 40 + walks)
     assert judged == metrics["episodes"] * config.simulation.episode_length, "no halfcheetah falls"

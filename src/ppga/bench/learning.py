@@ -22,7 +22,7 @@ from ppga.runs.folder import RunFolder
 from ppga.runs.loop import WRITING_SHARE, Writer
 from ppga.tasks import TASKS, Task, make_task
 
-WORK = ("jacobian", "judge", "walk")
+WORK = ("jacobian", "judge", "confirm", "walk")
 """Phases of an iteration that simulate and learn; all else is overhead."""
 
 

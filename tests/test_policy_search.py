@@ -72,6 +72,8 @@ def test_gradients_leave_the_search_policies_as_they_are() -> None:
     jax.tree.map(
         np.testing.assert_array_equal, (after.policies, after.returns), (before.policies, before.returns)
     )
+    for mine, theirs in zip(jax.tree.leaves(after.worlds), jax.tree.leaves(before.worlds), strict=True):
+        np.testing.assert_array_equal(mine, theirs, err_msg="gradients are taken aside")
     changed = np.abs(np.asarray(after.skills.critic) - before.skills.critic).max(axis=2) > 0
     np.testing.assert_array_equal(changed, [[True, True, False]] * 2)
     assert effort.env_steps == 8 * 6
@@ -150,6 +152,18 @@ def test_a_policy_that_is_not_finite_is_rejected_and_the_others_are_not_touched(
     assert np.isfinite(to_archive(one).elites["solution"]).all()
 
 
+def test_the_archive_rules_the_action_noise_where_told() -> None:
+    state = fresh()
+    assert problem().stir(state, np.array([2.0, 0.5])) is state, "it is learnt"
+    ruled = problem("archive")
+    stirred = ruled.stir(state, np.array([1.1, 1 / 1.1])).policies.log_std
+    np.testing.assert_allclose(
+        stirred - state.policies.log_std, np.log([[1.1] * 3, [1 / 1.1] * 3]), rtol=1e-4
+    )
+    wild = ruled.stir(state, np.array([1e3, 1e-3])).policies.log_std
+    np.testing.assert_allclose(np.exp(wild), [[1.0] * 3, [0.1] * 3], rtol=1e-5)
+
+
 def test_elites_carry_all_they_need() -> None:
     one = algorithm()
     one.step()
@@ -199,7 +213,12 @@ def test_a_search_policy_put_at_an_elite_is_that_elite() -> None:
     one.step()
     archive = to_archive(one)
     elite = archive.elite(archive.best())
-    moved = problem().move(one.search, 1, elite)
+    worlds = jax.tree.map(np.asarray, one.search.worlds)
+    moved = problem().move(one.search, 1, elite, jax.random.key(7))
+    steps = np.asarray(moved.worlds.state.steps)
+    np.testing.assert_array_equal(steps[:4], worlds.state.steps[:4])
+    assert (steps[4:] == 0).all(), "its own environments begin anew"
+    assert (worlds.state.steps > 0).any()
     kept = problem().kept(moved)
     np.testing.assert_array_equal(problem().solutions(moved)[1], elite["solution"])
     for name in problem().fields:

@@ -15,7 +15,8 @@ from ppga.storage import NumpyArray
 
 BACKENDS = ("egl", "osmesa")
 """What draws without a window on Linux, in the order they are tried; MUJOCO_GL chooses one."""
-MARGIN = 1.15
+MARGIN = 1.3
+"""How much more than the robot in its first pose is seen: it will leap."""
 
 
 class Renderer:

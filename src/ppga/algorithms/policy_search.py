@@ -11,12 +11,14 @@ import numpy as np
 from ppga.algorithms.base import SearchConfig
 from ppga.algorithms.problem import Effort, Judgement
 from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Skill, Worlds
-from ppga.physics import Array
+from ppga.physics import Array, select
 from ppga.policies import CLIP, Policy
 from ppga.rollouts import Judge
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
+NOISE_BOUNDS = (0.1, 1.0)
+"""Least and most action noise (standard deviation) while the archive rules it."""
 WILD_LOSS = 100.0
 """A value loss (of normalised returns) above this means that a critic has lost its way."""
 
@@ -146,7 +148,10 @@ class PolicySearch:
         }
 
     def jacobian(self, state: SearchState, key: Array) -> tuple[SearchState, NumpyArray, Effort]:
-        """How k+1 copies of each search policy change when each learns one objective: (m, k+1, d)."""
+        """How k+1 copies of each search policy change when each learns one objective: (m, k+1, d).
+
+        They begin in the situations the search policy has got into, and leave them to it.
+        """
         m, k1 = self.search.emitters, self.objectives
         state = self._with_noise(state)
 
@@ -157,8 +162,9 @@ class PolicySearch:
         skills = jax.tree.map(lambda leaf: leaf[:, :k1].reshape(m * k1, *leaf.shape[2:]), state.skills)
         agents = Agent(policies, returns, skills)
         weights, keys = jnp.tile(jnp.eye(k1), (m, 1)), jax.random.split(key, m * k1)
-        learnt, worlds, report = self.vppo.train(
-            agents, state.worlds, weights, self.search.jacobian_updates, keys, False, self.progress
+        worlds = jax.tree.map(jnp.copy, state.worlds)  # a rollout gives the memory of its worlds away
+        learnt, _, report = self.vppo.train(
+            agents, worlds, weights, self.search.jacobian_updates, keys, False, self.progress
         )
         change = np.asarray(learnt.policy.parameters).reshape(m, k1, -1) - self.solutions(state)[:, None]
         skills = jax.tree.map(
@@ -167,7 +173,7 @@ class PolicySearch:
             learnt.skill,
         )
         effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names) * m)
-        return replace(state, skills=skills, worlds=worlds), change, effort
+        return replace(state, skills=skills), change, effort
 
     def walk(
         self, state: SearchState, weights: NumpyArray, key: Array, updates: int | None = None
@@ -226,8 +232,16 @@ class PolicySearch:
             episodes=(m * n if who is None else int(who.sum())) * episodes,
         )
 
-    def move(self, state: SearchState, emitter: int, elite: dict[str, NumpyArray]) -> SearchState:
-        """Put a search policy at an elite, with its action noise and normalisers."""
+    def stir(self, state: SearchState, factors: NumpyArray) -> SearchState:
+        """Multiply the action noise, within bounds; only where the archive rules it."""
+        if self.ppo.std != "archive":
+            return state
+        noise = state.policies.log_std + jnp.log(jnp.asarray(factors, jnp.float32))[:, None]
+        noise = jnp.clip(noise, *np.log(NOISE_BOUNDS))
+        return replace(state, policies=replace(state.policies, log_std=noise))
+
+    def move(self, state: SearchState, emitter: int, elite: dict[str, NumpyArray], key: Array) -> SearchState:
+        """Put a search policy at an elite, with its action noise and normalisers, in new environments."""
         one = Policy.of_elite(elite)
         returns = Returns(
             jnp.asarray(elite["returns_mean"]),
@@ -239,7 +253,10 @@ class PolicySearch:
             (state.policies, state.returns),
             (one, returns),
         )
-        return replace(state, policies=policies, returns=returns)
+        share = self.ppo.environments // self.search.emitters
+        its_own = jnp.arange(self.ppo.environments) // share == emitter
+        worlds = select(its_own, self.vppo.init_worlds(key), state.worlds)
+        return replace(state, policies=policies, returns=returns, worlds=worlds)
 
     def _with_noise(self, state: SearchState) -> SearchState:
         """The state that an iteration's learning begins with: its action noise, where that is reset."""

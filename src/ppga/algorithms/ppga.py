@@ -17,6 +17,8 @@ from ppga.strategies import XNES
 
 EXPLODED = 50.0
 """A step size this many times sigma0 is worth a warning."""
+SCARCE, STIR = 0.05, 1.1
+"""New elites for each branch below which a search policy is stirred, and by how much."""
 SHORT_ROW = 1e-4
 """A direction shorter than this is no direction."""
 
@@ -71,6 +73,8 @@ class PPGA(Algorithm):
             branched = self.guide(branches, judged, rows[:, 1:])
         new_elites = self.keep(everyone, judged, confirm_key)  # (m,)
         self.idle = np.where(new_elites, 0, self.idle + 1)
+        scarce = new_elites < SCARCE * self.config.branches
+        self.search = problem.stir(self.search, np.where(scarce, STIR, 1 / STIR))
         if not self.beginning():
             self.age += 1
         improvement, entered = branched.improvement.reshape(m, n), branched.entered.reshape(m, n)
@@ -132,9 +136,9 @@ class PPGA(Algorithm):
         self.idle[emitter] = self.age[emitter] = 0
         if not self.archives.result.empty:
             draws = np.random.default_rng([self.seed, self.iteration, emitter, 1])
-            self.search = self.problem.move(
-                self.search, emitter, self.archives.random_elite(draws, self.config.restart_at == "sparse")
-            )
+            elite = self.archives.random_elite(draws, self.config.restart_at == "sparse")
+            key = jax.random.fold_in(self.key(), emitter)
+            self.search = self.problem.move(self.search, emitter, elite, key)
 
     def restart_strategy(self, emitter: int) -> None:
         """XNES back to its first step size, around zero or around a random point."""

@@ -130,7 +130,11 @@ class Problem(Protocol):
         """
         ...
 
-    def move(self, state: Any, emitter: int, elite: dict[str, NumpyArray]) -> Any:
+    def stir(self, state: Any, factors: NumpyArray) -> Any:
+        """Multiply the noise that each search point (m,) explores with, where the archive rules it."""
+        ...
+
+    def move(self, state: Any, emitter: int, elite: dict[str, NumpyArray], key: Any) -> Any:
         """Put a search point at an elite of the archive."""
         ...
 

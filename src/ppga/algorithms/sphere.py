@@ -107,7 +107,11 @@ class Sphere:
             state = state + jnp.asarray(self.reach / updates * way, state.dtype)
         return state, Effort()
 
-    def move(self, state: Array, emitter: int, elite: dict[str, NumpyArray]) -> Array:
+    def stir(self, state: Array, factors: NumpyArray) -> Array:  # noqa: ARG002
+        """There is no noise."""
+        return state
+
+    def move(self, state: Array, emitter: int, elite: dict[str, NumpyArray], key: Array) -> Array:  # noqa: ARG002
         """Put a point at an elite."""
         return state.at[emitter].set(elite["solution"])
 

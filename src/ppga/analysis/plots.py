@@ -189,16 +189,21 @@ def search_path(run: Run, axes: Axes | None = None) -> Axes:
     assert run.archive is not None
     axes = heatmap(run.archive, axes)
     emitters = len(run.metrics[0]["search_measures"])
+    restarted = np.flatnonzero([bool(line.get("restarted")) for line in run.metrics])
     for emitter in range(emitters):
         path = np.array([line["search_measures"][emitter] for line in run.metrics], float)
-        axes.plot(path[:, 0], path[:, 1], color="white", linewidth=2.0)
-        axes.plot(path[:, 0], path[:, 1], color="black", linewidth=0.9, marker=".", markersize=4)
+        for leg in np.split(path, restarted + 1):  # no line where it did not walk
+            axes.plot(leg[:, 0], leg[:, 1], color="white", linewidth=2.0)
+            axes.plot(leg[:, 0], leg[:, 1], color="black", linewidth=0.9, marker=".", markersize=4)
         axes.plot(*path[0, :2], marker="o", color="white", markeredgecolor="black")
         axes.plot(*path[-1, :2], marker="*", color="white", markeredgecolor="black", markersize=12)
     again = [line["search_measures"][0] for line in run.metrics if line.get("restarted")]
     if again:
-        axes.plot(*np.array(again, float)[:, :2].T, "x", color="red", label="restart after")
-    axes.set_title("way of the search policy: from circle to star")
+        axes.plot(*np.array(again, float)[:, :2].T, "x", color="red")
+    axes.set_title(
+        "way of the search policy: from circle to star" + (", a cross ends a leg" if again else ""),
+        fontsize="medium",
+    )
     return axes
 
 

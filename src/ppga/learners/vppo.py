@@ -22,7 +22,7 @@ from ppga.tasks import Task, TaskState
 
 SLOWER, FASTER, SLOWEST = 0.7, 1.2, 0.01
 """Factors of the learning rate: when updates end early, when they do not, and at least."""
-StdMode = Literal["learnt", "reset", "fixed"]
+StdMode = Literal["learnt", "reset", "fixed", "archive"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class PPOConfig:
         adapt_rate: slow an agent down whose updates end early, so that it can use all its data.
         fresh_adam: forget Adam's moments whenever an agent begins to learn.
         normalise_rewards: divide rewards by the spread of their discounted returns.
-        std: action noise: learnt, reset to its initial value in every iteration, or fixed.
+        std: action noise: learnt, reset to its initial value in every iteration, fixed, or by what the
+            archive gains: larger while a search policy finds few new elites, smaller while it finds many.
         initial_std: of the action noise.
     """
 
@@ -470,7 +471,7 @@ class VPPO:
         config = self.config
         part: _Batch = jax.tree.map(lambda values: values[rows], batch)
         gradient, (kl, policy_loss, value_loss) = jax.grad(self._loss, has_aux=True)(carry.learnt, part)
-        if config.std == "fixed":
+        if config.std in ("fixed", "archive"):
             gradient = (gradient[0], jnp.zeros_like(gradient[1]), gradient[2])
         change, adam = self._optimiser.update(gradient, carry.adam)
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in gradient]).all()

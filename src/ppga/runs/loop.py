@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 import numpy as np
 
 from ppga.algorithms import ALGORITHMS, Algorithm, PolicySearch, Problem
@@ -293,7 +294,8 @@ def begin_at(archive: Archive, algorithm: Algorithm) -> None:
     for emitter in range(algorithm.config.emitters):
         row = best[emitter % len(best)]
         elite = {name: archive.elites[name][row] for name in wanted}
-        algorithm.search = algorithm.problem.move(algorithm.search, emitter, elite)
+        key = jax.random.fold_in(algorithm.key(), emitter)
+        algorithm.search = algorithm.problem.move(algorithm.search, emitter, elite, key)
 
 
 def _share(budget: Budget, algorithm: Algorithm, seconds: float) -> float:

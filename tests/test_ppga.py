@@ -292,3 +292,12 @@ def test_a_leg_ends_after_its_iterations_and_begins_at_an_elite() -> None:
     algorithm.restart(0)
     elites = algorithm.archives.state()["result/solution"]
     assert (elites == algorithm.problem.solutions(algorithm.search)[0]).all(axis=1).any()
+
+
+def test_xnes_begins_again_when_the_reward_no_longer_leads_alone() -> None:
+    algorithm = started(replace(CONFIG, search=replace(SEARCH, reward_first=3)))
+    scales = [algorithm.step()["xnes_scale"][0] for _ in range(3)]
+    assert scales[-1] != SEARCH.sigma0
+    assert algorithm.strategies[0].scale == SEARCH.sigma0
+    assert not algorithm.strategies[0].mean.any()
+    assert algorithm.restarts == 0, "the search policy stays where it is"

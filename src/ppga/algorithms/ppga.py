@@ -102,6 +102,9 @@ class PPGA(Algorithm):
             **{f"walk_{name}": value for name, value in (walked.metrics if walked else {}).items()},
         }
         self.warn(lengths)
+        if self.iteration == self.config.reward_first:  # from here on, c_mu steers: it begins unprejudiced
+            for emitter in range(self.config.emitters):
+                self.restart_strategy(emitter)
         for emitter, strategy in enumerate(self.strategies):
             tired = 0 < self.config.patience <= self.idle[emitter] or 0 < self.config.leg <= self.age[emitter]
             if stuck[emitter] or tired or strategy.check_stop(None):

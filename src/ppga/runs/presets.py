@@ -32,8 +32,8 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             confirm=8,  # a second one for what would become an elite
             steady=0.07,  # what runs today and rolls tomorrow belongs in no cell
             jacobian_updates=5,  # 10: the paper finds (5, 10) as good as (10, 10)
-            reward_first=25,  # 0: a runner's branches are worth more than a fallen robot's
-            first_updates=20,
+            reward_first=8,  # 0: a runner's branches are worth more than a fallen robot's
+            first_updates=60,  # few and long: while the search policy only runs faster, the map hardly grows
             walk_updates=5,  # 10: longer walks fall off cliffs, from running to standing
             sigma0=2.0,
             leg=8,  # xNES narrows, and with a soft archive hardly ever gets stuck: begin again, and

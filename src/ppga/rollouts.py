@@ -132,7 +132,7 @@ class Judge:
         """
         n = len(policies.parameters)
         playing = np.ones(n, bool) if playing is None else playing
-        workers = min(n, self.task.physics.callers(int(playing.sum()) * self.episodes))
+        workers = min(n, self.task.physics.callers(n * self.episodes))  # however many of them play
         # dealt out in turn; the last one fills up, without playing, where n cannot be shared evenly
         dealt = np.arange(workers * -(-n // workers)).reshape(-1, workers).T
         rows = np.minimum(dealt, n - 1)

@@ -192,7 +192,8 @@ class Algorithm:
             with self.phase("confirm"):
                 chosen = self.archives.promising(objective, measures).reshape(m, n)
                 objective, measures = self._confirm(solutions, chosen, key)
-        kept = self.archives.keep(flat, objective, measures, **self._kept(emitter))
+        with self.phase("archive"):
+            kept = self.archives.keep(flat, objective, measures, **self._kept(emitter))
         return np.bincount(emitter[kept], minlength=m)
 
     def _confirm(

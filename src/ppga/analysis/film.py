@@ -55,8 +55,10 @@ def strips(archive: Archive, cells: dict[str, int], count: int = 7, seconds: flo
         InputError: this machine cannot draw robots.
     """
     task = task_of(archive)
-    cells = {title: cell for number, (title, cell) in enumerate(cells.items())
-             if cell not in list(cells.values())[:number]}  # fmt: skip
+    once: dict[int, str] = {}
+    for title, cell in cells.items():
+        once.setdefault(cell, title)
+    cells = {title: cell for cell, title in once.items()}
     pictures = frames(task, archive, list(cells.values()), count, seconds)
     with_map = len(archive.measure_names) >= 2
     figure = Figure(figsize=(4.6 * with_map + 1.2 * count, max(3.6, 1.25 * len(cells))), layout="constrained")

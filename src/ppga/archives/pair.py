@@ -198,13 +198,11 @@ class ArchivePair:
     ) -> NumpyArray:
         """Offer n solutions to the elitist archive; which (n,) are elites of it now."""
         finite = _finite(solution, objective, measures)
-        kept = np.zeros(len(objective), bool)
-        if finite.any():
+        best = self.promising(np.where(finite, objective, np.nan), measures)
+        if best.any():
             rows = {"solution": solution, "objective": objective, "measures": measures, **fields}
-            best = self.promising(np.where(finite, objective, np.nan), measures)
-            self.result.add(**{name: values[finite] for name, values in rows.items()})
-            kept |= best
-        return kept
+            self.result.add(**{name: values[best] for name, values in rows.items()})
+        return best
 
     def add(
         self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray

@@ -258,7 +258,7 @@ def to_archive(algorithm: Algorithm) -> Archive:
         "measure_names": list(problem.measure_names),
         "qd_offset": archives.qd_offset,
         "algorithm": algorithm.name,
-        "episodes": algorithm.config.episodes,
+        "episodes": algorithm.config.confirm or algorithm.config.episodes,
         "seed": algorithm.seed,
         **algorithm.counters(),
     }

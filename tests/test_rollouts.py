@@ -27,7 +27,7 @@ def test_evaluate_is_the_sum_and_mean_over_the_steps_lived(name: str) -> None:
         return jax.random.normal(key, (n, task.action_size)) + 0.01 * steps[:, None]
 
     key = jax.random.key(0)
-    scores = jax.jit(lambda key: evaluate(task, act, key, n))(key)
+    scores, _ = jax.jit(lambda key: evaluate(task, act, key, n))(key)
 
     start_key, act_key = jax.random.split(key)
     reset, step = jax.jit(lambda key: task.reset(key, n)), jax.jit(task.step)
@@ -63,7 +63,7 @@ def test_scores_do_not_depend_on_how_policies_are_shared_among_threads(
     def scores(callers: int) -> Scores:
         task = make_task("hopper", episode_length=40, threads=3)
         monkeypatch.setattr(task.physics, "callers", lambda _: callers)
-        return Judge(task, network, 2, sample)(policies, jax.random.key(1))
+        return Judge(task, network, 2, sample)(policies, jax.random.key(1))[0]
 
     whole = scores(1)
     assert whole.objective.shape == (7, 2)
@@ -76,7 +76,7 @@ def test_judging_is_evaluating_each_policy_by_itself() -> None:
     task, network = shared_task("hopper", episode_length=40), Network((11, 8, 3))
     keys = jax.random.split(jax.random.key(0), 3)
     policies = jax.vmap(lambda key: init_policy(key, network, 0.4))(keys)
-    judged = Judge(task, network, 2)(policies, jax.random.key(1))
+    judged, _ = Judge(task, network, 2)(policies, jax.random.key(1))
     for number, keys in enumerate(episode_keys(jax.random.key(1), 3, 2)):
         one = jax.tree.map(lambda leaf, number=number: leaf[number], policies)
 
@@ -84,7 +84,7 @@ def test_judging_is_evaluating_each_policy_by_itself() -> None:
             del key, steps
             return one.mean_action(network, observation)
 
-        alone = jax.jit(lambda keys, act=act: evaluate(task, act, keys, 2))(keys)
+        alone, _ = jax.jit(lambda keys, act=act: evaluate(task, act, keys, 2))(keys)
         np.testing.assert_array_equal(judged.steps[number], alone.steps)
         np.testing.assert_allclose(judged.objective[number], alone.objective, rtol=1e-4)
 

@@ -25,6 +25,7 @@ from ppga.runs.config import differences, from_json, to_json
 from ppga.runs.display import Lines, Picture
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
+from ppga.strategies import XNES
 
 TIMES = ("wall_time", "steps_per_second", "times")
 CONFIG = PPGAConfig(
@@ -537,8 +538,10 @@ def test_warnings_are_shown_once() -> None:
     nothing = np.zeros(0)
     algorithm = make_algorithm("sphere", CONFIG)
     assert isinstance(algorithm, PPGA)
+    strategy = algorithm.strategies[0]
+    assert isinstance(strategy, XNES)
     for iteration in range(3):
-        algorithm.strategies[0].scale = 1e3 * (1 + iteration)
+        strategy.scale = 1e3 * (1 + iteration)
         algorithm.warnings = []
         algorithm.warn(np.array([[1.0, 0.0, 1.0]]))
         display.show({"iteration": iteration}, 0.5, algorithm.warnings, (2, 2), nothing, nothing)

@@ -175,7 +175,7 @@ def test_with_one_agent_it_is_plain_ppo(clip_values: bool) -> None:
     learner = VPPO(base.task, (8,), (8,), replace(CONFIG, clip_values=clip_values, entropy_coefficient=0.01))
     agents, seen, keys = collected(base)
     weights = jnp.array([[1.0, 0.0, 0.0]])
-    updated, report = learner.update(agents, seen, weights, keys)
+    updated, report, _ = learner.update(agents, seen, weights, keys)
 
     config = learner.config
     policy, critic = part(agents.policy, 0), agents.skill.critic[0]  # type: ignore[arg-type]
@@ -229,10 +229,10 @@ def test_the_kl_limit_ends_an_update() -> None:
     base = vppo()
     agents, seen, keys = collected(base)
     learner = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e-4))
-    updated, report = learner.update(agents, seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
+    updated, report, _ = learner.update(agents, seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
     assert 0 < report.used[0] < 1
     assert report.kl[0] > 1e-4
-    free, _ = base.update(agents, seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
+    free, _, _ = base.update(agents, seen, jnp.array([[1.0, 0.0, 0.0]]), keys)
     near, far = (
         float(jnp.linalg.norm(agent.policy.parameters - agents.policy.parameters))
         for agent in (updated, free)
@@ -245,14 +245,14 @@ def test_an_agent_that_moves_too_fast_slows_down_and_recovers() -> None:
     agents, seen, keys = collected(base)
     weights = jnp.array([[1.0, 0.0, 0.0]])
     hasty = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e-5))
-    slower, report = hasty.update(agents, seen, weights, keys)
+    slower, report, _ = hasty.update(agents, seen, weights, keys)
     assert report.used[0] < 0.5
     assert slower.skill.rate[0] == pytest.approx(0.7 * CONFIG.learning_rate)
     calm = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e3))
-    faster, report = calm.update(slower, seen, weights, keys)
+    faster, report, _ = calm.update(slower, seen, weights, keys)
     assert report.used[0] == 1
     assert faster.skill.rate[0] == pytest.approx(0.7 * 1.2 * CONFIG.learning_rate)
-    top, _ = calm.update(agents, seen, weights, keys)
+    top, _, _ = calm.update(agents, seen, weights, keys)
     assert top.skill.rate[0] == pytest.approx(CONFIG.learning_rate), "never faster than it was told"
     steady = VPPO(base.task, (8,), (8,), replace(CONFIG, target_kl=1e-5, adapt_rate=False))
     assert steady.update(agents, seen, weights, keys)[0].skill.rate[0] == pytest.approx(CONFIG.learning_rate)
@@ -278,10 +278,10 @@ def test_fixed_noise_has_no_gradient() -> None:
     agents, seen, keys = collected(base)
     weights = jnp.array([[1.0, 0.0, 0.0]])
     fixed = VPPO(base.task, (8,), (8,), replace(CONFIG, std="fixed"))
-    still, _ = fixed.update(agents, seen, weights, keys)
+    still, _, _ = fixed.update(agents, seen, weights, keys)
     np.testing.assert_array_equal(still.policy.log_std, agents.policy.log_std)
     assert (still.policy.parameters != agents.policy.parameters).any()
-    learnt, _ = base.update(agents, seen, weights, keys)
+    learnt, _, _ = base.update(agents, seen, weights, keys)
     assert (learnt.policy.log_std != agents.policy.log_std).all()
 
 
@@ -291,7 +291,7 @@ def test_an_agent_whose_gradient_is_not_finite_stands_still_and_is_counted() -> 
     _, seen = learner.collect(agents, learner.init_worlds(jax.random.key(2)), keys)
     seen = replace(seen, rewards=seen.rewards.at[1, 0, 0, 0].set(jnp.nan))
     weights = jnp.array([[1.0, 0.0, 0.0]] * AGENTS)
-    updated, report = learner.update(agents, seen, weights, keys)
+    updated, report, _ = learner.update(agents, seen, weights, keys)
     assert list(np.asarray(report.nonfinite) > 0) == [False, True, False]
     np.testing.assert_array_equal(updated.policy.parameters[1], agents.policy.parameters[1])
     assert np.isfinite(updated.policy.parameters).all()

@@ -92,3 +92,13 @@ def peak_memory_gib() -> float | None:
         return None
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(kilobytes / 2**20 / (1024 if platform.system() == "Darwin" else 1), 2)
+
+
+def free_memory() -> int:
+    """Bytes of memory that can still be had; all there are, where the system does not tell more."""
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return int((_memory_gib() or 8.0) * 2**30)

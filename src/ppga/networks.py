@@ -4,29 +4,55 @@ arrays.
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 Layers = list[tuple[Any, Any]]
 """Weights (inputs, outputs) and biases (outputs,) of each layer."""
+Activation = Literal["tanh", "relu"]
+Head = Literal["linear", "tanh", "gaussian"]
 
 
 @dataclass(frozen=True)
 class Network:
-    """An MLP with tanh between its layers.
+    """An MLP.
 
     Flat order: the weights of the first layer, row by row, its biases, then the next layer.
 
     Attributes:
         sizes: inputs, hidden units of each layer, outputs.
+        activation: between the layers.
+        head: what becomes of the last layer's outputs: nothing (linear), tanh, or tanh of their first half,
+            where the other half tells of a Gaussian's width (gaussian).
     """
 
     sizes: tuple[int, ...]
+    activation: Activation = "tanh"
+    head: Head = "linear"
+
+    @staticmethod
+    def of(description: Mapping[str, Any]) -> "Network":
+        """The network that a file describes."""
+        return Network(
+            tuple(description["sizes"]),
+            description.get("activation", "tanh"),
+            description.get("head", "linear"),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """For files."""
+        return {"sizes": list(self.sizes), "activation": self.activation, "head": self.head}
 
     @property
     def parameters(self) -> int:
         """How many numbers d make up the flat vector."""
         return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(self.sizes))
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a call gives."""
+        return self.sizes[-1] // 2 if self.head == "gaussian" else self.sizes[-1]
 
     def layers(self, flat: Any) -> Layers:
         """The layers in a flat vector (..., d)."""
@@ -51,13 +77,20 @@ class Network:
 
     def __call__(self, flat: Any, inputs: Any) -> Any:
         """Outputs (n, outputs) for inputs (n, inputs), under parameters (d,)."""
-        return apply_mlp(self.layers(flat), inputs)
+        raw = self.raw(flat, inputs)
+        xp = raw.__array_namespace__()
+        return raw if self.head == "linear" else xp.tanh(raw[..., : self.outputs])
+
+    def raw(self, flat: Any, inputs: Any) -> Any:
+        """What the last layer gives (n, sizes[-1]), before the head."""
+        return apply_mlp(self.layers(flat), inputs, self.activation)
 
 
-def apply_mlp(layers: Layers, inputs: Any) -> Any:
-    """Outputs (..., outputs) for inputs (..., inputs), tanh between the layers."""
+def apply_mlp(layers: Layers, inputs: Any, activation: Activation = "tanh") -> Any:
+    """Outputs (..., outputs) for inputs (..., inputs), an activation between the layers."""
     xp = inputs.__array_namespace__()
     *hidden, (weights, biases) = layers
     for hidden_weights, hidden_biases in hidden:
-        inputs = xp.tanh(inputs @ hidden_weights + hidden_biases)
+        sums = inputs @ hidden_weights + hidden_biases
+        inputs = xp.tanh(sums) if activation == "tanh" else xp.maximum(sums, xp.zeros_like(sums))
     return inputs @ weights + biases

@@ -59,7 +59,33 @@ class Recording:
     alive: Array
 
 
-def evaluate(task: Task, act: Act, key: Array, n: int, playing: Array | None = None) -> Scores:
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Transitions:
+    """What n bodies went through in t steps, for learning off policy.
+
+    Attributes:
+        observation: (n, t, o) before the step.
+        action: (n, t, a) what was done, within [-1, 1].
+        reward: (n, t).
+        proxies: (n, t, k) measure proxies.
+        terminated: (n, t) bool, nothing follows; not so at the time limit.
+        next_observation: (n, t, o) after the step.
+        lived: (n, t) bool, the step was taken; the rest means nothing where it was not.
+    """
+
+    observation: Array
+    action: Array
+    reward: Array
+    proxies: Array
+    terminated: Array
+    next_observation: Array
+    lived: Array
+
+
+def evaluate(
+    task: Task, act: Act, key: Array, n: int, playing: Array | None = None, every: int = 0
+) -> tuple[Scores, Transitions | None]:
     """Play n episodes at once until the last one has ended.
 
     Args:
@@ -68,25 +94,72 @@ def evaluate(task: Task, act: Act, key: Array, n: int, playing: Array | None = N
         key: one for all episodes, or (n,), one for each; `act` gets the like.
         n: how many.
         playing: (n,) bool, which of them are played at all; the others score 0 in 0 steps.
+        every: return the transitions of the first episode and of every so-manieth after it; 0 for none.
     """
     start_key, act_key = _split(key)
     state = task.reset(start_key, n)
     if playing is not None:
         state = replace(state, truncated=state.truncated | ~playing)
 
-    def unfinished(carry: tuple[TaskState, Array, Array, Array]) -> Array:
+    def unfinished(carry: _Playing) -> Array:
         return ~carry[0].finished.all()
 
-    def step(carry: tuple[TaskState, Array, Array, Array]) -> tuple[TaskState, Array, Array, Array]:
-        state, time, objective, touched = carry
-        state = task.step(state, act(state.observation, _at(act_key, time), state.steps))
-        return state, time + 1, objective + state.reward, touched + state.proxies
+    def step(carry: _Playing) -> _Playing:
+        state, time, objective, touched, film = carry
+        action = act(state.observation, _at(act_key, time), state.steps)
+        after = task.step(state, action)
+        if film is not None:
+            seen = _transition(state, action, after)
+            film = jax.tree.map(lambda film, now: film.at[time].set(now[::every]), film, seen)
+        return after, time + 1, objective + after.reward, touched + after.proxies, film
 
-    state, _, objective, touched = jax.lax.while_loop(
-        unfinished, step, (state, jnp.int32(0), jnp.zeros_like(state.reward), jnp.zeros_like(state.proxies))
+    film = None
+    if every:
+        shapes = jax.eval_shape(_transition, state, jnp.zeros((n, task.action_size)), state)
+        film = jax.tree.map(
+            lambda leaf: jnp.zeros((task.episode_length, -(-n // every), *leaf.shape[1:]), leaf.dtype), shapes
+        )
+    nothing = jnp.zeros_like(state.reward), jnp.zeros_like(state.proxies)
+    state, _, objective, touched, film = jax.lax.while_loop(
+        unfinished, step, (state, jnp.int32(0), *nothing, film)
     )
     measures = touched / jnp.maximum(state.steps, 1)[:, None]
-    return Scores(objective, measures, state.steps, state.diverged)
+    return Scores(objective, measures, state.steps, state.diverged), _environments_first(film)
+
+
+_Playing = tuple[TaskState, Array, Array, Array, Any]
+"""State, time, objectives and measures so far, transitions so far (t, n, ...) or None."""
+
+
+def _transition(state: TaskState, action: Array, after: TaskState) -> Transitions:
+    """The step from one state to the next, arrays (n, ...)."""
+    return Transitions(
+        observation=state.observation,
+        action=jnp.clip(action, -1.0, 1.0),
+        reward=after.reward,
+        proxies=after.proxies,
+        terminated=after.terminated,
+        next_observation=after.observation,
+        lived=after.steps > state.steps,
+    )
+
+
+def _environments_first(steps: Any) -> Any:
+    """Arrays (t, n, ...) as (n, t, ...)."""
+    return jax.tree.map(lambda values: jnp.swapaxes(values, 0, 1), steps)
+
+
+def explore(task: Task, act: Act, state: TaskState, key: Array, steps: int) -> tuple[TaskState, Transitions]:
+    """Go on for some steps in environments that begin anew when an episode ends."""
+
+    def step(state: TaskState, time: Array) -> tuple[TaskState, Transitions]:
+        act_key, restart_key = jax.random.split(jax.random.fold_in(key, time))
+        action = act(state.observation, act_key, state.steps)
+        after = task.step(state, action)
+        return task.restart(after, restart_key), _transition(state, action, after)
+
+    state, film = jax.lax.scan(step, state, jnp.arange(steps))
+    return state, _environments_first(film)
 
 
 def _split(key: Array) -> Array:
@@ -116,14 +189,20 @@ class Judge:
         network: their actor.
         episodes: of each policy.
         sample: act with noise; by the mean action otherwise.
+        watch: keep the transitions of the first episode of each.
     """
 
-    def __init__(self, task: Task, network: Network, episodes: int, sample: bool = False) -> None:
+    def __init__(
+        self, task: Task, network: Network, episodes: int, sample: bool = False, watch: bool = False
+    ) -> None:
         self.task, self.network, self.episodes, self.sample = task, network, episodes, sample
+        self.watch = watch
         self._compiled: dict[tuple[int, int], Any] = {}
 
-    def __call__(self, policies: Policy, key: Array, playing: NumpyArray | None = None) -> Scores:
-        """Scores with NumPy arrays (n, episodes, ...) of n policies.
+    def __call__(
+        self, policies: Policy, key: Array, playing: NumpyArray | None = None
+    ) -> tuple[Scores, Transitions | None]:
+        """Scores (n, episodes, ...) of n policies and, if watched, their transitions (n, t, ...), for NumPy.
 
         Args:
             policies: n of them.
@@ -141,9 +220,11 @@ class Judge:
         shares = [jax.tree.map(lambda leaf, some=some: leaf[some], everything) for some in rows]
         play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
         with ThreadPoolExecutor(workers) as pool:
-            scores = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))
+            played = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))
         order = np.argsort(dealt.ravel())[:n]
-        whole: Scores = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *scores)
+        whole: tuple[Scores, Transitions | None] = jax.tree.map(
+            lambda *parts: np.concatenate(parts)[order], *played
+        )
         return whole
 
     def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array, playing: Array) -> Any:
@@ -152,7 +233,9 @@ class Judge:
         compiled = self._compiled[shape] = play.lower(policies, keys, playing).compile()
         return compiled
 
-    def _play(self, task: Task, policies: Policy, keys: Array, playing: Array) -> Scores:
+    def _play(
+        self, task: Task, policies: Policy, keys: Array, playing: Array
+    ) -> tuple[Scores, Transitions | None]:
         n, episodes = len(policies.parameters), self.episodes
 
         def act(observation: Array, keys: Array, steps: Array) -> Array:  # noqa: ARG001
@@ -165,9 +248,10 @@ class Judge:
             return action
 
         every = keys.reshape(n * episodes)
-        scores = evaluate(task, act, every, n * episodes, jnp.repeat(playing, episodes))
+        everyone = jnp.repeat(playing, episodes)
+        scores, film = evaluate(task, act, every, n * episodes, everyone, episodes if self.watch else 0)
         apart: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), scores)
-        return apart
+        return apart, film
 
 
 def record(task: Task, act: Act, key: Array, n: int, steps: int) -> Recording:
@@ -184,5 +268,5 @@ def record(task: Task, act: Act, key: Array, n: int, steps: int) -> Recording:
         )
 
     _, recording = jax.lax.scan(step, task.reset(start_key, n), jnp.arange(steps))
-    environments_first: Recording = jax.tree.map(lambda values: jnp.swapaxes(values, 0, 1), recording)
-    return environments_first
+    whole: Recording = _environments_first(recording)
+    return whole

@@ -37,6 +37,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         known_task: whose defaults to take; guessed from the words if not given.
     """
     given_preset = _after("--preset", words) or "laptop"
+    algorithm = _after("--algorithm", words) or "ppga"
     old_run = _after("--resume", words)
     guess = known_task or next((word for word in words if word in KNOWN), "halfcheetah")
     default_budget: Budget | None
@@ -44,7 +45,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         old_task, defaults, default_budget = RunFolder(Path(old_run)).read()
     else:
         old_task = None
-        defaults, default_budget = preset(given_preset, guess)
+        defaults, default_budget = preset(given_preset, guess, algorithm)
 
     def run(
         task: Annotated[Positional[str | None], tyro.conf.arg(metavar="TASK")] = None,
@@ -217,7 +218,7 @@ def _show_plan(console: Console, task: str, config: PPGAConfig, budget: Budget, 
     table.add_row("numbers in a policy", f"{expected.parameters:,}")
     table.add_row("control steps an iteration", f"{expected.iteration_steps:,} at most")
     table.add_row("memory, both archives full", f"{expected.archive_bytes / 2**20:,.0f} MiB")
-    table.add_row("memory, one update", f"{expected.learning_bytes / 2**20:,.0f} MiB")
+    table.add_row("memory, learning", f"{expected.learning_bytes / 2**20:,.0f} MiB")
     iterations = "not known" if expected.iterations is None else f"{expected.iterations:,}"
     table.add_row("iterations", f"about {iterations}")
     console.print(table)

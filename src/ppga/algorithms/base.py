@@ -3,7 +3,7 @@ archives.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
 from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
+from ppga.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,14 @@ class SearchConfig:
             of its branches entered the soft archive, as in the paper.
         restart_at: a random elite, or by preference one with empty cells around it (sparse).
         emitters: search policies at once.
+        strategy: what adapts the gradient coefficients: xnes, or cma-es as in CMA-MAEGA.
+        step: how the search policy moves: by walking (PPO, N2), or by recombining the best branches.
+        iso_sigma: variation by iso+line: noise of every parameter.
+        line_sigma: and along the line between two parents.
+        gradient_share: share of the new policies that are varied by gradients (pga-me, qdpg).
+        es_samples: policies around the search policy, in mirrored pairs, that tell how measures change
+            (cma-maega-td3-es).
+        es_sigma: how far from it they are.
     """
 
     branches: int = 64
@@ -65,6 +74,13 @@ class SearchConfig:
     patience: int = 0
     restart_at: Literal["random", "sparse"] = "random"
     emitters: int = 1
+    strategy: Literal["xnes", "cma-es"] = "xnes"
+    step: Literal["walk", "recombination"] = "walk"
+    iso_sigma: float = 0.005
+    line_sigma: float = 0.05
+    gradient_share: float = 0.5
+    es_samples: int = 64
+    es_sigma: float = 0.02
 
     def check(self) -> None:
         """Raise an InputError for settings that cannot work."""
@@ -79,8 +95,33 @@ class SearchConfig:
             )
         if self.steady and not self.confirm:
             raise InputError("steady needs confirm: how much measures spread is seen in confirming episodes.")
-        if not (np.isfinite(self.sigma0) and self.sigma0 > 0):
-            raise InputError(f"sigma0 must be a positive number, got {self.sigma0!r}.")
+        for name in ("sigma0", "es_sigma"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise InputError(f"{name} must be a positive number, got {getattr(self, name)!r}.")
+        for name in ("iso_sigma", "line_sigma"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise InputError(f"{name} must be at least 0, got {getattr(self, name)!r}.")
+        if not 0 <= self.gradient_share <= 1:
+            raise InputError(f"gradient_share must lie in [0, 1], got {self.gradient_share!r}.")
+        if self.es_samples < 2 or self.es_samples % 2:
+            raise InputError(f"es_samples come in mirrored pairs: an even number, got {self.es_samples}.")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an iteration takes, roughly and at most.
+
+    Attributes:
+        policies: that are judged.
+        learning_steps: control steps to learn from, besides judging.
+        multiplications: of learning.
+        memory: bytes that learning needs.
+    """
+
+    policies: int
+    learning_steps: int = 0
+    multiplications: int = 0
+    memory: int = 0
 
 
 class Algorithm:
@@ -98,8 +139,22 @@ class Algorithm:
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    takes_gradients: ClassVar[bool] = True
-    """Whether it asks for the Jacobian, so that the environments are shared by k+1 agents."""
+    sections: ClassVar[tuple[str, ...]] = ()
+    """Of the settings, those of the learners it uses: ppo, td3, sac."""
+    gradients: ClassVar[bool] = False
+    """Whether it needs a problem that has them, with search points that walk."""
+    anywhere: ClassVar[bool] = True
+    """Whether it can search in any problem, not only where policies learn from experience."""
+
+    @classmethod
+    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+        """The problem it makes of a task, under a run's settings."""
+        raise NotImplementedError
+
+    @classmethod
+    def agents(cls, measures: int) -> int:  # noqa: ARG003
+        """How many agents share the environments of a search policy, at most."""
+        return 1
 
     def __init__(self, problem: Problem, config: SearchConfig, archives: ArchivePair, seed: int) -> None:
         config.check()
@@ -114,6 +169,10 @@ class Algorithm:
         """Begin a new run."""
         self.search = self.problem.start(self.key())
         self.env_steps += self.problem.start_steps
+
+    def cost(self) -> Cost:
+        """What an iteration takes."""
+        return Cost(self.config.branches)
 
     def iterate(self) -> dict[str, Any]:
         """One iteration; what is worth recording of it."""
@@ -144,6 +203,10 @@ class Algorithm:
         """The randomness of this iteration."""
         return jax.random.fold_in(jax.random.key(self.seed), self.iteration)
 
+    def draws(self, stream: int) -> np.random.Generator:
+        """Randomness of this iteration for NumPy, several streams of it."""
+        return np.random.default_rng([self.seed, self.iteration, stream])
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time what happens inside."""
@@ -162,6 +225,15 @@ class Algorithm:
         else:
             self.warnings += spent.warnings
 
+    def judge(self, solutions: NumpyArray, key: jax.Array) -> Judgement:
+        """Judge solutions (m, n, d); the judgement is flat, (m n,)."""
+        with self.phase("judge"):
+            judged = self.problem.judge(self.search, solutions, key)
+        self.count(judged)
+        finite = np.isfinite(judged.objective) & np.isfinite(judged.measures).all(axis=1)
+        self.nonfinite += int((~finite).sum())
+        return judged
+
     def guide(self, solutions: NumpyArray, judged: Judgement, rows: NumpyArray) -> Guidance:
         """Offer judged solutions (m, n, d) to the soft archive, with what the problem keeps with them.
 
@@ -171,19 +243,24 @@ class Algorithm:
             rows: (m, n) which rows of it they are.
         """
         m, n, d = solutions.shape
-        guidance = self.archives.guide(
+        return self.archives.guide(
             solutions.reshape(m * n, d),
             judged.objective[rows.ravel()],
             judged.measures[rows.ravel()],
-            **self._kept(np.repeat(np.arange(m), n)),
+            **self.fields(np.repeat(np.arange(m), n)),
         )
-        self.nonfinite += guidance.nonfinite
-        return guidance
 
-    def keep(self, solutions: NumpyArray, judged: Judgement, key: jax.Array) -> NumpyArray:
+    def keep(
+        self,
+        solutions: NumpyArray,
+        judged: Judgement,
+        key: jax.Array,
+        fields: Mapping[str, NumpyArray] | None = None,
+    ) -> NumpyArray:
         """Offer judged solutions (m, n, d) to the elitist archive; how many elites each emitter (m,) gave it.
 
-        With `confirm`, those that would become elites are judged again first.
+        With `confirm`, those that would become elites are judged again first. With them the archive keeps
+        the given fields (m n, ...), or what the problem keeps of each emitter.
         """
         m, n, d = solutions.shape
         flat, emitter = solutions.reshape(m * n, d), np.repeat(np.arange(m), n)
@@ -193,7 +270,8 @@ class Algorithm:
                 chosen = self.archives.promising(objective, measures).reshape(m, n)
                 objective, measures = self._confirm(solutions, chosen, key)
         with self.phase("archive"):
-            kept = self.archives.keep(flat, objective, measures, **self._kept(emitter))
+            fields = self.fields(emitter) if fields is None else fields
+            kept = self.archives.keep(flat, objective, measures, **fields)
         return np.bincount(emitter[kept], minlength=m)
 
     def _confirm(
@@ -228,7 +306,7 @@ class Algorithm:
         share = np.max(spread / (high - low), axis=1, initial=0.0)
         return np.asarray((share <= self.config.steady) | (self.config.steady == 0))
 
-    def _kept(self, emitter: NumpyArray) -> dict[str, NumpyArray]:
+    def fields(self, emitter: NumpyArray) -> dict[str, NumpyArray]:
         """What the archive keeps with solutions of the given emitters."""
         return {name: values[emitter] for name, values in self.problem.kept(self.search).items()}
 
@@ -245,6 +323,7 @@ class Algorithm:
         return {
             **{f"search/{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)},
             **{f"archives/{name}": values for name, values in self.archives.state().items()},
+            **{f"aside/{name}": values for name, values in self.problem.aside().items()},
             "counters": np.array(list(self.counters().values()), np.int64),
         }
 
@@ -256,9 +335,12 @@ class Algorithm:
             if leaf.shape != wanted.shape or leaf.dtype != wanted.dtype:
                 raise InputError(f"a saved array has {leaf.dtype}{leaf.shape}, expected {wanted}.")
         self.search = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
-        prefix = "archives/"
-        self.archives.load_state(
-            {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
-        )
+        self.archives.load_state(under("archives/", state))
+        self.problem.load_aside(under("aside/", state))
         for name, value in zip(self.counters(), state["counters"], strict=True):
             setattr(self, name, int(value))
+
+
+def under(prefix: str, state: Mapping[str, NumpyArray]) -> dict[str, NumpyArray]:
+    """The part of a state whose names begin so, without that."""
+    return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}

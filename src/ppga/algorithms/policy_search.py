@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ppga.algorithms.base import SearchConfig
-from ppga.algorithms.problem import Effort, Judgement
+from ppga.algorithms.base import Cost, SearchConfig
+from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
+from ppga.algorithms.problem import Effort
 from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Skill, Worlds
 from ppga.physics import Array, select
-from ppga.policies import CLIP, Policy
-from ppga.rollouts import Judge
+from ppga.policies import Policy
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
@@ -21,19 +20,6 @@ NOISE_BOUNDS = (0.1, 1.0)
 """Least and most action noise (standard deviation) while the archive rules it."""
 WILD_LOSS = 100.0
 """A value loss (of normalised returns) above this means that a critic has lost its way."""
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Hidden units of the networks' layers.
-
-    Attributes:
-        actor: of the policies.
-        critic: of the value functions.
-    """
-
-    actor: tuple[int, ...] = (128, 128)
-    critic: tuple[int, ...] = (256, 256)
 
 
 @jax.tree_util.register_dataclass
@@ -55,8 +41,8 @@ class SearchState:
     worlds: Worlds
 
 
-class PolicySearch:
-    """A task as a `Problem`.
+class PolicySearch(PolicyProblem):
+    """A task as a problem with gradients, by VPPO.
 
     Args:
         task: what the policies do.
@@ -64,6 +50,7 @@ class PolicySearch:
         ppo: how they learn.
         network: what they are.
         progress: called after every PPO update, for a display.
+        gradients: how many objectives the Jacobian is of, the reward first; all by default.
     """
 
     def __init__(
@@ -73,48 +60,15 @@ class PolicySearch:
         ppo: PPOConfig,
         network: NetworkConfig,
         progress: Callable[[], None] = lambda: None,
+        gradients: int | None = None,
     ) -> None:
-        self.task, self.search, self.ppo, self.progress = task, search, ppo, progress
         self.vppo = VPPO(task, network.actor, network.critic, ppo)
+        super().__init__(task, search, self.vppo.actor, progress)
+        self.ppo = ppo
         self.objectives = k1 = self.vppo.objectives
-        self.solution_size = self.vppo.actor.parameters
-        self.measure_names = task.measure_names
-        self.measure_ranges = task.measure_ranges
-        self.archive_shape = task.archive_shape
-        self.qd_offset = task.qd_offset
+        self.gradients = k1 if gradients is None else gradients
         self.start_steps = ppo.environments * ppo.rollout_length
-        self.fields = {
-            "log_std": (task.action_size,),
-            "observation_mean": (task.observation_size,),
-            "observation_variance": (task.observation_size,),
-            "observation_count": (),
-            "returns_mean": (k1,),
-            "returns_covariance": (k1, k1),
-            "returns_count": (),
-        }
-        self._judges: dict[int, Judge] = {}  # by how many episodes
-
-    def describe(self) -> dict[str, Any]:
-        """Task and network, for files."""
-        task = self.task
-        return {
-            "task": {
-                "name": task.name,
-                "physics": task.physics_name,
-                "episode_length": task.episode_length,
-                "integrator": task.integrator,
-                "observation_size": task.observation_size,
-                "action_size": task.action_size,
-                "control_dt": task.control_dt,
-                "control_range": task.model.actuator_ctrlrange.tolist(),
-            },
-            "network": {
-                "sizes": list(self.vppo.actor.sizes),
-                "activation": "tanh",
-                "observation_clip": CLIP,
-                "action_range": [-1.0, 1.0],
-            },
-        }
+        self.fields |= {"returns_mean": (k1,), "returns_covariance": (k1, k1), "returns_count": ()}
 
     def start(self, key: Array) -> SearchState:
         """New policies, critics and environments; a first rollout fills the normalisers."""
@@ -130,18 +84,31 @@ class PolicySearch:
         agents = self.vppo.observe(agents, seen)
         return SearchState(agents.policy, skills, agents.returns, worlds)
 
+    def cost(self, policies: int, updates: int) -> Cost:
+        """What judging so many policies and so many updates take."""
+        ppo, task = self.ppo, self.task
+        steps = ppo.environments * ppo.rollout_length
+        row = 2 * task.observation_size + 2 * task.action_size + 2 * self.objectives + 8
+        networks = self.vppo.actor.parameters + self.vppo.critic.parameters
+        return Cost(
+            policies,
+            learning_steps=updates * steps,
+            multiplications=3 * networks * ppo.epochs * updates * steps,  # forwards, and twice backwards
+            memory=4 * (steps * row + policies * self.solution_size),
+        )
+
+    def policies(self, state: SearchState) -> Policy:
+        """The search policies."""
+        return state.policies
+
     def solutions(self, state: SearchState) -> NumpyArray:
         """Parameters (m, d) of the search policies."""
         return np.asarray(state.policies.parameters)
 
     def kept(self, state: SearchState) -> dict[str, NumpyArray]:
         """Action noise and normalisers (m, ...)."""
-        policies, returns = state.policies, state.returns
-        return {
-            "log_std": np.asarray(policies.log_std),
-            "observation_mean": np.asarray(policies.observation.mean),
-            "observation_variance": np.asarray(policies.observation.variance),
-            "observation_count": np.asarray(policies.observation.count),
+        returns = state.returns
+        return super().kept(state) | {
             "returns_mean": np.asarray(returns.mean),
             "returns_covariance": np.asarray(returns.covariance),
             "returns_count": np.asarray(returns.count),
@@ -152,7 +119,7 @@ class PolicySearch:
 
         They begin in the situations the search policy has got into, and leave them to it.
         """
-        m, k1 = self.search.emitters, self.objectives
+        m, k1 = self.search.emitters, self.gradients
         state = self._with_noise(state)
 
         def copies(leaf: Array) -> Array:
@@ -161,7 +128,7 @@ class PolicySearch:
         policies, returns = jax.tree.map(copies, (state.policies, state.returns))
         skills = jax.tree.map(lambda leaf: leaf[:, :k1].reshape(m * k1, *leaf.shape[2:]), state.skills)
         agents = Agent(policies, returns, skills)
-        weights, keys = jnp.tile(jnp.eye(k1), (m, 1)), jax.random.split(key, m * k1)
+        weights, keys = jnp.tile(jnp.eye(k1, self.objectives), (m, 1)), jax.random.split(key, m * k1)
         worlds = jax.tree.map(jnp.copy, state.worlds)  # a rollout gives the memory of its worlds away
         learnt, _, report = self.vppo.train(
             agents, worlds, weights, self.search.jacobian_updates, keys, False, self.progress
@@ -172,7 +139,7 @@ class PolicySearch:
             state.skills,
             learnt.skill,
         )
-        effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names) * m)
+        effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names)[:k1] * m)
         return replace(state, skills=skills), change, effort
 
     def walk(
@@ -198,38 +165,27 @@ class PolicySearch:
         state = SearchState(learnt.policy, skills, learnt.returns, worlds)
         return state, self._effort(report, updates, ("the walk",) * len(weights))
 
-    def judge(
-        self,
-        state: SearchState,
-        solutions: NumpyArray,
-        key: Array,
-        episodes: int | None = None,
-        playing: NumpyArray | None = None,
-    ) -> Judgement:
-        """Play episodes with branches (m, n, d), which see and sway as their search policies do."""
-        m, n, d = solutions.shape
-        episodes = episodes or self.search.episodes
-        judge = self._judges.setdefault(
-            episodes, Judge(self.task, self.vppo.actor, episodes, self.search.judge == "sample")
-        )
+    def watch(
+        self, state: SearchState, weights: NumpyArray, key: Array
+    ) -> tuple[SearchState, SearchState, NumpyArray, Effort]:
+        """One update of the walk, step by step.
 
-        def per_branch(leaf: Array) -> Array:
-            return jnp.repeat(leaf, n, axis=0)
-
-        policies: Policy = jax.tree.map(per_branch, replace(state.policies, parameters=jnp.zeros((m, 0))))
-        policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
-        who = None if playing is None else playing.reshape(m * n)
-        scores = judge(policies, key, who)  # (m n, episodes)
-        diverged = scores.diverged.any(axis=1)
-        objective = scores.objective.mean(axis=1)
-        self.progress()
-        return Judgement(
-            objective=np.where(diverged, np.nan, objective).astype(np.float32),
-            measures=np.asarray(scores.measures.mean(axis=1)),
-            spread=np.asarray(scores.measures.std(axis=1)),
-            env_steps=int(scores.steps.sum()),
-            policies=m * n if who is None else int(who.sum()),
-            episodes=(m * n if who is None else int(who.sum())) * episodes,
+        Returns:
+            The state before and after; the search policies after each minibatch step (m, steps, d), which see
+            as they did before; and what it took.
+        """
+        k1, keys = self.objectives, jax.random.split(key, len(weights))
+        agents = Agent(state.policies, state.returns, _of(state.skills, k1))
+        worlds, seen = self.vppo.collect(agents, state.worlds, keys)
+        learnt, report, way = self.vppo.update_watched(agents, seen, jnp.asarray(weights, jnp.float32), keys)
+        after = self.vppo.observe(learnt, seen)
+        skills = jax.tree.map(lambda old, new: old.at[:, k1].set(new), state.skills, after.skill)
+        effort = self._effort(report, 1, ("the walk",) * len(weights))
+        return (
+            replace(state, worlds=worlds),
+            SearchState(after.policy, skills, after.returns, worlds),
+            np.asarray(way),
+            effort,
         )
 
     def stir(self, state: SearchState, factors: NumpyArray) -> SearchState:
@@ -239,6 +195,15 @@ class PolicySearch:
         noise = state.policies.log_std + jnp.log(jnp.asarray(factors, jnp.float32))[:, None]
         noise = jnp.clip(noise, *np.log(NOISE_BOUNDS))
         return replace(state, policies=replace(state.policies, log_std=noise))
+
+    def place(self, state: SearchState, solutions: NumpyArray, key: Array) -> tuple[SearchState, Effort]:
+        """Put the search policies (m, d) elsewhere; a rollout there goes into their normalisers."""
+        policies = replace(state.policies, parameters=jnp.asarray(solutions, jnp.float32))
+        agents = Agent(policies, state.returns, _of(state.skills, self.objectives))
+        worlds, seen = self.vppo.collect(agents, state.worlds, jax.random.split(key, len(solutions)))
+        agents = self.vppo.observe(agents, seen)
+        state = replace(state, policies=agents.policy, returns=agents.returns, worlds=worlds)
+        return state, Effort(env_steps=self.ppo.environments * self.ppo.rollout_length)
 
     def move(self, state: SearchState, emitter: int, elite: dict[str, NumpyArray], key: Array) -> SearchState:
         """Put a search policy at an elite, with its action noise and normalisers, in new environments."""

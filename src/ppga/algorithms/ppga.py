@@ -4,16 +4,18 @@ m emitters run side by side, each with a search policy theta, an xNES over gradi
 branches; they share one archive. In the paper m = 1: read the leading axis as absent.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
-from ppga.algorithms.base import Algorithm
-from ppga.algorithms.problem import unit_rows
+from ppga.algorithms.base import Algorithm, Cost, under
+from ppga.algorithms.policy_search import PolicySearch
+from ppga.algorithms.problem import Effort, GradientProblem, Problem, unit_rows
 from ppga.storage import NumpyArray
-from ppga.strategies import XNES
+from ppga.strategies import STRATEGIES
+from ppga.tasks import Task
 
 EXPLODED = 50.0
 """A step size this many times sigma0 is worth a warning."""
@@ -28,14 +30,29 @@ class PPGA(Algorithm):
 
     name = "ppga"
     summary = "Proximal Policy Gradient Arborescence (Batra et al., ICLR 2024)"
+    sections: ClassVar[tuple[str, ...]] = ("ppo",)
+    gradients = True
+    problem: GradientProblem
+
+    @classmethod
+    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+        """VPPO learns."""
+        agents = cls.agents(len(task.measure_names))
+        return PolicySearch(task, config.search, config.ppo, config.network, progress, agents)
+
+    @classmethod
+    def agents(cls, measures: int) -> int:
+        """One for the reward and one for each measure."""
+        return 1 + measures
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        objectives = 1 + len(self.problem.measure_names)
+        self.directions = self.agents(len(self.problem.measure_names))
+        make = STRATEGIES[self.config.strategy]
         self.strategies = [
-            XNES(
+            make(
                 self.config.sigma0,
-                objectives,
+                self.directions,
                 self.config.branches,
                 seed=np.random.SeedSequence([self.seed, i]),
             )
@@ -47,6 +64,14 @@ class PPGA(Algorithm):
         for emitter in range(self.config.emitters):
             self.restart_strategy(emitter)
 
+    def cost(self) -> Cost:
+        """What an iteration takes."""
+        config, problem = self.config, self.problem
+        policies = config.emitters * (1 + config.branches)
+        if isinstance(problem, PolicySearch):
+            return problem.cost(policies, config.jacobian_updates + config.walk_updates)
+        return Cost(policies)
+
     def iterate(self) -> dict[str, Any]:
         """One pass of the loop: gradients, branches, archive, adaptation, walk, restart."""
         problem = self.problem
@@ -55,16 +80,14 @@ class PPGA(Algorithm):
         with self.phase("jacobian"):
             self.search, jacobian, gradients = problem.jacobian(self.search, jacobian_key)
         self.count(gradients)
-        directions, lengths = unit_rows(jacobian)  # (m, k+1, d), (m, k+1)
+        directions, lengths = unit_rows(jacobian[:, : self.directions])  # (m, k+1, d), (m, k+1)
 
         theta = problem.solutions(self.search)[:, None]  # (m, 1, d)
         coefficients = np.stack([strategy.ask() for strategy in self.strategies])  # (m, lambda, k+1)
         branches = theta + (coefficients @ directions).astype(theta.dtype)  # (m, lambda, d)
 
         everyone = np.concatenate([theta, branches], axis=1)  # (m, 1 + lambda, d)
-        with self.phase("judge"):
-            judged = problem.judge(self.search, everyone, judge_key)
-        self.count(judged)
+        judged = self.judge(everyone, judge_key)
 
         with self.phase("archive"):
             m, n = self.config.emitters, self.config.branches
@@ -79,15 +102,15 @@ class PPGA(Algorithm):
             self.age += 1
         improvement, entered = branched.improvement.reshape(m, n), branched.entered.reshape(m, n)
 
-        for strategy, gained in zip(self.strategies, improvement, strict=True):
-            strategy.tell(_best_first(gained), gained)
+        ranking = [_best_first(gained) for gained in improvement]
+        for strategy, order, gained in zip(self.strategies, ranking, improvement, strict=True):
+            strategy.tell(order, gained)
         stuck = np.asarray(~entered.any(axis=1))
-        weights = np.stack([self.walk_weights(strategy.mean) for strategy in self.strategies])  # (m, k+1)
 
-        walked = None
+        walked = Effort()
         if not stuck.all():
             with self.phase("walk"):
-                self.search, walked = problem.walk(self.search, weights, walk_key, self.walk_updates())
+                walked = self.step_on(branches, ranking, walk_key)
             self.count(walked)
 
         record = {
@@ -99,7 +122,7 @@ class PPGA(Algorithm):
             "xnes_scale": [strategy.scale for strategy in self.strategies],
             "jacobian_lengths": lengths.tolist(),
             **{f"jacobian_{name}": value for name, value in gradients.metrics.items()},
-            **{f"walk_{name}": value for name, value in (walked.metrics if walked else {}).items()},
+            **{f"walk_{name}": value for name, value in walked.metrics.items()},
         }
         self.warn(lengths)
         if self.iteration == self.config.reward_first:  # from here on, c_mu steers: it begins unprejudiced
@@ -107,9 +130,31 @@ class PPGA(Algorithm):
                 self.restart_strategy(emitter)
         for emitter, strategy in enumerate(self.strategies):
             tired = 0 < self.config.patience <= self.idle[emitter] or 0 < self.config.leg <= self.age[emitter]
-            if stuck[emitter] or tired or strategy.check_stop(None):
+            if stuck[emitter] or tired or strategy.check_stop(improvement[emitter][ranking[emitter]]):
                 self.restart(emitter)
         return record
+
+    def step_on(self, branches: NumpyArray, ranking: list[NumpyArray], key: jax.Array) -> Effort:
+        """Move the search policies where the archive gains: walk, or step to where the best branches are.
+
+        Args:
+            branches: (m, lambda, d).
+            ranking: of each emitter's, best first.
+            key: of what is random about it.
+        """
+        if self.config.step == "recombination" and not self.beginning():
+            theta = self.problem.solutions(self.search)
+            means = [
+                recombined(some[order]) if len(order) else itself
+                for some, order, itself in zip(branches, ranking, theta, strict=True)
+            ]
+            self.search, effort = self.problem.place(self.search, np.stack(means), key)
+            return effort
+        weights = np.zeros((len(self.strategies), 1 + len(self.problem.measure_names)))
+        for row, strategy in zip(weights, self.strategies, strict=True):
+            row[: self.directions] = self.walk_weights(strategy.mean)
+        self.search, effort = self.problem.walk(self.search, weights, key, self.walk_updates())
+        return effort
 
     def beginning(self) -> bool:
         """Whether the walk follows the reward alone yet."""
@@ -154,7 +199,7 @@ class PPGA(Algorithm):
 
     def warn(self, lengths: NumpyArray) -> None:
         """Note what a user should know."""
-        names = ("reward", *self.problem.measure_names)
+        names = ("reward", *self.problem.measure_names)[: self.directions]
         for emitter, strategy in enumerate(self.strategies):
             if strategy.scale > EXPLODED * self.config.sigma0:
                 self.warnings.append(f"xNES' step size has grown ({strategy.scale:.3g})")
@@ -168,7 +213,7 @@ class PPGA(Algorithm):
             super().state()
             | {"idle": self.idle, "age": self.age}
             | {
-                f"xnes/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
+                f"strategy/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
                 for emitter, strategy in enumerate(self.strategies)
                 for name, value in strategy.state().items()
             }
@@ -179,7 +224,26 @@ class PPGA(Algorithm):
         super().load_state(state)
         self.idle, self.age = np.array(state["idle"]), np.array(state["age"])
         for emitter, strategy in enumerate(self.strategies):
-            strategy.load_state({name: state[f"xnes/{emitter}/{name}"] for name in strategy.state()})
+            strategy.load_state(under(f"strategy/{emitter}/", state))
+
+
+class NoMeasures(PPGA):
+    """PPGA that knows of the reward only: it branches along its gradient and walks up it."""
+
+    name = "ppga-no-measures"
+    summary = "ablation: PPGA with the gradient of the reward alone (Batra et al., ICLR 2024, appendix)"
+
+    @classmethod
+    def agents(cls, measures: int) -> int:  # noqa: ARG003
+        """One, for the reward."""
+        return 1
+
+
+def recombined(ranked: NumpyArray) -> NumpyArray:
+    """Mean (d,) of the better half of solutions (n, d), best first, with CMA-ES' logarithmic weights."""
+    parents = max(1, len(ranked) // 2)
+    weights = np.log(parents + 0.5) - np.log(np.arange(1, parents + 1))
+    return np.asarray((weights / weights.sum()).astype(ranked.dtype) @ ranked[:parents])
 
 
 def _best_first(improvement: NumpyArray) -> NumpyArray:

@@ -1,11 +1,15 @@
 """Plain PPO on the reward: what one search policy reaches when nothing branches off it."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
-from ppga.algorithms.base import Algorithm
+from ppga.algorithms.base import Algorithm, Cost
+from ppga.algorithms.policy_search import PolicySearch
+from ppga.algorithms.problem import GradientProblem, Problem
+from ppga.tasks import Task
 
 
 class PPO(Algorithm):
@@ -13,7 +17,24 @@ class PPO(Algorithm):
 
     name = "ppo"
     summary = "plain PPO (Schulman et al., 2017), judged after every walk"
-    takes_gradients = False
+    sections: ClassVar[tuple[str, ...]] = ("ppo",)
+    gradients = True
+    problem: GradientProblem
+
+    @classmethod
+    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+        """VPPO learns, one agent."""
+        return PolicySearch(task, config.search, config.ppo, config.network, progress)
+
+    judged: ClassVar[int | None] = 1
+    """Policies judged of each walk; None for as many as there are branches."""
+
+    def cost(self) -> Cost:
+        """What an iteration takes."""
+        policies = self.config.emitters * (self.judged or self.config.branches)
+        if isinstance(self.problem, PolicySearch):
+            return self.problem.cost(policies, self.config.walk_updates)
+        return Cost(policies)
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, then a judgement."""
@@ -26,9 +47,7 @@ class PPO(Algorithm):
             self.search, walked = self.problem.walk(self.search, weights, walk_key, updates)
         self.count(walked)
         theta = self.problem.solutions(self.search)[:, None]
-        with self.phase("judge"):
-            judged = self.problem.judge(self.search, theta, judge_key)
-        self.count(judged)
+        judged = self.judge(theta, judge_key)
         with self.phase("archive"):
             guidance = self.guide(theta, judged, np.arange(m)[:, None])
         return {

@@ -1,8 +1,10 @@
-"""What an algorithm searches in: the few things PPGA asks of a reinforcement-learning task or of any other
-problem.
+"""What an algorithm searches in: the few things that are asked of a reinforcement-learning task or of any
+other problem.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,9 +49,10 @@ class Effort:
 
 
 class Problem(Protocol):
-    """A differentiable quality-diversity problem with m search points, each an emitter's.
+    """A quality-diversity problem: solutions that can be judged.
 
-    `State` is a pytree of arrays that holds everything that must survive a restart.
+    Its state is a pytree of arrays that holds everything that must survive a restart, but for what is kept
+    `aside`.
     """
 
     @property
@@ -95,16 +98,12 @@ class Problem(Protocol):
         """The state at the beginning."""
         ...
 
-    def solutions(self, state: Any) -> NumpyArray:
-        """The search points theta (m, d)."""
+    def random(self, key: Any, n: int) -> NumpyArray:
+        """Solutions (n, d) to begin with."""
         ...
 
     def kept(self, state: Any) -> dict[str, NumpyArray]:
-        """What the archive keeps with solutions branched off now: name -> (m, ...)."""
-        ...
-
-    def jacobian(self, state: Any, key: Any) -> tuple[Any, NumpyArray, Effort]:
-        """Directions (m, k+1, d) that raise the objective and each measure."""
+        """What the archive keeps with solutions found now: name -> (m, ...), for each emitter."""
         ...
 
     def judge(
@@ -121,6 +120,35 @@ class Problem(Protocol):
         """
         ...
 
+    @property
+    def due(self) -> bool:
+        """Whether a checkpoint must be written now, so that the run can be gone on with."""
+        ...
+
+    def open(self, folder: Path | None) -> None:
+        """Keep what is too large for checkpoints in a run's folder; in memory without one."""
+        ...
+
+    def aside(self) -> dict[str, NumpyArray]:
+        """What belongs to the state and is not in it."""
+        ...
+
+    def load_aside(self, aside: Mapping[str, NumpyArray]) -> None:
+        """Go on from an `aside()`."""
+        ...
+
+
+class GradientProblem(Problem, Protocol):
+    """A problem with gradients, and m search points, each an emitter's."""
+
+    def solutions(self, state: Any) -> NumpyArray:
+        """The search points theta (m, d)."""
+        ...
+
+    def jacobian(self, state: Any, key: Any) -> tuple[Any, NumpyArray, Effort]:
+        """Directions (m, k+1, d) that raise the objective and each measure; of the first few, if told so."""
+        ...
+
     def walk(
         self, state: Any, weights: NumpyArray, key: Any, updates: int | None = None
     ) -> tuple[Any, Effort]:
@@ -132,6 +160,10 @@ class Problem(Protocol):
 
     def stir(self, state: Any, factors: NumpyArray) -> Any:
         """Multiply the noise that each search point (m,) explores with, where the archive rules it."""
+        ...
+
+    def place(self, state: Any, solutions: NumpyArray, key: Any) -> tuple[Any, Effort]:
+        """Put the search points (m, d) elsewhere."""
         ...
 
     def move(self, state: Any, emitter: int, elite: dict[str, NumpyArray], key: Any) -> Any:

@@ -5,8 +5,10 @@ From Fontaine et al., "Covariance matrix adaptation for the rapid illumination o
 to +-5.12 and bent back beyond, so that the corners of the measure space are hard to reach.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -38,6 +40,7 @@ class Sphere:
     measure_names: tuple[str, ...] = ("first half", "second half")
     qd_offset: float = 0.0
     start_steps: int = 0
+    due: bool = False
 
     @property
     def measure_ranges(self) -> tuple[tuple[float, float], ...]:
@@ -70,6 +73,20 @@ class Sphere:
     def start(self, key: Array) -> Array:
         """All points at the origin, but for a little noise."""
         return 0.01 * jax.random.normal(key, (self.search.emitters, self.solution_size))
+
+    def random(self, key: Array, n: int) -> NumpyArray:
+        """Points near the origin."""
+        return np.asarray(jax.random.normal(key, (n, self.solution_size)))
+
+    def open(self, folder: Path | None) -> None:
+        """Nothing is large."""
+
+    def aside(self) -> dict[str, NumpyArray]:
+        """Nothing."""
+        return {}
+
+    def load_aside(self, aside: Mapping[str, NumpyArray]) -> None:
+        """Nothing."""
 
     def solutions(self, state: Array) -> NumpyArray:
         """The points."""
@@ -110,6 +127,10 @@ class Sphere:
     def stir(self, state: Array, factors: NumpyArray) -> Array:  # noqa: ARG002
         """There is no noise."""
         return state
+
+    def place(self, state: Array, solutions: NumpyArray, key: Array) -> tuple[Array, Effort]:  # noqa: ARG002
+        """Put all points elsewhere."""
+        return jnp.asarray(solutions, state.dtype), Effort()
 
     def move(self, state: Array, emitter: int, elite: dict[str, NumpyArray], key: Array) -> Array:  # noqa: ARG002
         """Put a point at an elite."""

@@ -105,10 +105,10 @@ def evaluate(
     if not len(archive):
         raise InputError("the archive is empty.")
     task = task or task_of(archive, physics)
-    network = Network(tuple(archive.description["network"]["sizes"]))
-    if (task.observation_size, task.action_size) != (network.sizes[0], network.sizes[-1]):
+    network = Network.of(archive.description["network"])
+    if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
         raise InputError(
-            f"the policies see {network.sizes[0]} numbers and give {network.sizes[-1]}; {task.name} shows "
+            f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
             f"{task.observation_size} and takes {task.action_size}."
         )
     together = min(len(archive), max(1, AT_ONCE // episodes))
@@ -119,7 +119,7 @@ def evaluate(
         rows = np.minimum(np.arange(first, first + together), len(archive) - 1)  # the last one fills up
         some = {name: np.asarray(archive.elites[name][rows[0] : rows[-1] + 1]) for name in fields}
         policies = jax.vmap(Policy.of_elite)({name: values[rows - rows[0]] for name, values in some.items()})
-        scores = play(policies, jax.random.fold_in(jax.random.key(seed), number))
+        scores, _ = play(policies, jax.random.fold_in(jax.random.key(seed), number))
         new = len(np.unique(rows))
         diverged = np.asarray(scores.diverged)[:new]
         objectives.append(np.where(diverged, np.nan, np.asarray(scores.objective)[:new]))

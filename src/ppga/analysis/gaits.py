@@ -21,7 +21,7 @@ SETTLED = 100
 
 def watch(task: Task, archive: Archive, cells: list[int], steps: int, seed: int = 0) -> Recording:
     """The first steps of an episode of each of some elites."""
-    network = Network(tuple(archive.description["network"]["sizes"]))
+    network = Network.of(archive.description["network"])
     elites = [archive.elite(cell) for cell in cells]
     stacked = {name: np.stack([elite[name] for elite in elites]) for name in elites[0]}
     policies = jax.vmap(Policy.of_elite)(stacked)

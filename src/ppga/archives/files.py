@@ -14,7 +14,7 @@ import numpy as np
 from ribs.archives import CVTArchive, GridArchive
 
 from ppga.errors import InputError
-from ppga.networks import Network, apply_mlp
+from ppga.networks import Network
 from ppga.storage import NumpyArray, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -114,15 +114,15 @@ class Archive:
         """
         if self.description.get("network") is None:
             raise InputError(f"the solutions of {self.description['task']['name']} are not policies.")
-        network = Network(tuple(self.description["network"]["sizes"]))
+        network = Network.of(self.description["network"])
         clip = float(self.description["network"]["observation_clip"])
         elite = self.elite(cell)
-        layers = network.layers(elite["solution"])
+        parameters = elite["solution"]
         mean, spread = elite["observation_mean"], np.sqrt(elite["observation_variance"] + 1e-8)
 
         def act(observation: NumpyArray) -> NumpyArray:
             seen = np.clip((np.asarray(observation, np.float32) - mean) / spread, -clip, clip)
-            return np.asarray(np.clip(apply_mlp(layers, seen), -1.0, 1.0))
+            return np.asarray(np.clip(network(parameters, seen), -1.0, 1.0))
 
         return act
 
@@ -246,11 +246,11 @@ def _check(archive: Archive, file: Path) -> None:
         shapes = {"index": (n,), "objective": (n,), "measures": (n, k)}
         network = archive.description.get("network")
         if network is not None:
-            sizes = Network(tuple(network["sizes"]))
-            inputs, outputs = sizes.sizes[0], sizes.sizes[-1]
+            known = Network.of(network)
+            inputs = known.sizes[0]
             shapes |= {
-                "solution": (n, sizes.parameters),
-                "log_std": (n, outputs),
+                "solution": (n, known.parameters),
+                "log_std": (n, known.outputs),
                 "observation_mean": (n, inputs),
                 "observation_variance": (n, inputs),
             }

@@ -57,6 +57,9 @@ class ArchiveConfig:
 class _Restorable:
     """What our archives add to pyribs' own."""
 
+    instead: "_Restorable | None" = None
+    """Where to draw elites from while this one is empty."""
+
     def _compute_thresholds(
         self,
         indices: NumpyArray,
@@ -73,6 +76,19 @@ class _Restorable:
             return best.astype(dtype)
         rule: Any = super()
         return np.asarray(rule._compute_thresholds(indices, objective, cur_threshold, learning_rate, dtype))
+
+    def reseed(self, seed: Any) -> None:
+        """Decide what is drawn from here on."""
+        self._rng = np.random.default_rng(seed)
+
+    def sample_elites(self, n: Any, replace: bool = True) -> Any:
+        """Elites (n, ...) drawn at random, whatever order their cells were filled in."""
+        source: Any = self.instead if self.empty else self  # type: ignore[attr-defined]
+        if source is None or source.empty:
+            raise InputError("no policy has entered the archive yet; is its threshold_min too high?")
+        cells = np.sort(source.data("index"))
+        _, elites = source._store.retrieve(self._rng.choice(cells, n, replace))
+        return dict(elites)
 
     def restore(self, elites: Mapping[str, NumpyArray]) -> None:
         """Put elites, with their thresholds, back into the cells they were in."""
@@ -151,6 +167,7 @@ class ArchivePair:
             self.result = _Grid(dims=self.shape, **self._settings)
         else:
             self._around(config.cells)
+        self.soft.instead = self.result
 
     def _around(self, centroids: int | NumpyArray) -> None:
         """Empty archives around centroids (cells, k), or around that many, spread evenly."""
@@ -216,6 +233,13 @@ class ArchivePair:
 
         Of the elitist archive: the soft one holds whatever exceeded its threshold last.
         """
+        elites = self.random_elites(draws, 1, sparse)
+        return {name: values[0] for name, values in elites.items()}
+
+    def random_elites(
+        self, draws: np.random.Generator, n: int, sparse: bool = False
+    ) -> dict[str, NumpyArray]:
+        """So many of them (n, ...), drawn with replacement."""
         cells = np.sort(self.result.data("index"))
         if not len(cells):
             raise InputError("the archive is empty.")
@@ -223,8 +247,7 @@ class ArchivePair:
         if sparse:
             empty = self.empty_neighbours(cells) + 1e-3  # all full: all alike
             chances = empty / empty.sum()
-        elites = elites_of(self.result, np.array([draws.choice(cells, p=chances)]))
-        return {name: values[0] for name, values in elites.items()}
+        return elites_of(self.result, draws.choice(cells, n, p=chances))
 
     def empty_neighbours(self, cells: NumpyArray) -> NumpyArray:
         """How many of the cells around each (n,) the elitist archive has not filled.
@@ -271,6 +294,7 @@ class ArchivePair:
         """Go on from a `state()`."""
         if self.centroids is not None:
             self._around(state["centroids"])
+            self.soft.instead = self.result
         for which, archive in (("soft", self.soft), ("result", self.result)):
             prefix = f"{which}/"
             archive.restore(

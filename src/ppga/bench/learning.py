@@ -118,7 +118,7 @@ def judging(
     seen = jax.jit(lambda keys: record(task, act, keys, n, steps))(keys)
     start = jax.jit(lambda keys: task.reset(jax.vmap(jax.random.split)(keys)[:, 0], n))(keys)
     actions = jnp.swapaxes(seen.action, 0, 1)
-    return lambda: int(judge(many, key).steps.sum()), bare(task, n, steps, threads, actions, start)
+    return lambda: int(judge(many, key)[0].steps.sum()), bare(task, n, steps, threads, actions, start)
 
 
 def endless(name: str, steps: int, threads: int | None) -> Task:

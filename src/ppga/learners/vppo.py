@@ -10,6 +10,7 @@ gives: the reward f and the k measure proxies delta_i, together k+1 numbers.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import jax
@@ -265,6 +266,7 @@ class VPPO:
         )
         self.collect = jax.jit(self._collect, donate_argnums=1)
         self.update = jax.jit(self._update)
+        self.update_watched = jax.jit(partial(self._update, watched=True))
         self.observe = jax.jit(jax.vmap(_observe))
         self.forget = jax.jit(jax.vmap(self._forget))
 
@@ -314,7 +316,7 @@ class VPPO:
         for number in range(updates):
             now = _fold_in(keys, number)
             worlds, trajectory = self.collect(agents, worlds, now)
-            agents, report = self.update(agents, trajectory, weights, now)
+            agents, report, _ = self.update(agents, trajectory, weights, now)
             if learn_normalisers:
                 agents = self.observe(agents, trajectory)
             reports.append(report)
@@ -384,9 +386,12 @@ class VPPO:
         )
 
     def _update(
-        self, agents: Agent, trajectory: Trajectory, weights: Array, keys: Array
-    ) -> tuple[Agent, Report]:
-        """Several epochs of minibatch steps, all agents at once."""
+        self, agents: Agent, trajectory: Trajectory, weights: Array, keys: Array, watched: bool = False
+    ) -> tuple[Agent, Report, Array | None]:
+        """Several epochs of minibatch steps, all agents at once.
+
+        If watched, all the actors' parameters on the way are returned too, (A, steps, d).
+        """
         config = self.config
         batches, rewards, explained = jax.vmap(self._prepare)(agents, trajectory, weights)
         size = batches.advantage.shape[1]
@@ -401,17 +406,17 @@ class VPPO:
         def all_agents(carry: _Carry, rows: Array) -> _Carry:
             return jax.vmap(self._step)(carry, batches, rows)
 
-        def step(carry: _Carry, rows: Array) -> tuple[_Carry, None]:
+        def step(carry: _Carry, rows: Array) -> tuple[_Carry, Array | None]:
             stepped: _Carry = jax.lax.cond(
                 carry.active.any(), all_agents, lambda carry, _: carry, carry, rows
             )
-            return stepped, None
+            return stepped, stepped.learnt[0] if watched else None
 
         zero = jnp.zeros(len(keys))
         start = _Carry(
             _learnt(agents), agents.skill.adam, agents.skill.rate, zero == 0, zero, zero, zero, zero, zero
         )
-        end, _ = jax.lax.scan(step, start, orders)
+        end, way = jax.lax.scan(step, start, orders)
         actor, log_std, critic = end.learnt
         agents = replace(
             agents,
@@ -430,7 +435,7 @@ class VPPO:
             rate=agents.skill.rate,
             reward=rewards,
         )
-        return agents, report
+        return agents, report, None if way is None else jnp.swapaxes(way, 0, 1)
 
     def _next_rate(self, rate: Array, used: Array) -> Array:
         """Learning rates (A,) after an update that used so much of its data."""

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ppga.algorithms.base import SearchConfig
-from ppga.algorithms.policy_search import NetworkConfig
+from ppga.algorithms.policy_problem import NetworkConfig
 from ppga.archives import ArchiveConfig
 from ppga.errors import InputError, at_least_one, choose
+from ppga.learners.sac import SACConfig
+from ppga.learners.td3 import TD3Config
 from ppga.learners.vppo import PPOConfig
 
 
@@ -99,7 +101,9 @@ class PPGAConfig:
         algorithm: which one.
         seed: of all randomness.
         search: branching, judging, walking.
-        ppo: learning.
+        ppo: learning by PPO.
+        td3: learning by TD3, in the algorithms that do.
+        sac: learning by SAC, likewise.
         archive: cells and thresholds.
         network: sizes of actor and critic.
         simulation: physics.
@@ -111,6 +115,8 @@ class PPGAConfig:
     seed: int = 0
     search: SearchConfig = field(default_factory=SearchConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    td3: TD3Config = field(default_factory=TD3Config)
+    sac: SACConfig = field(default_factory=SACConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
@@ -135,17 +141,58 @@ class PPGAConfig:
         if not (math.isfinite(self.keeping.checkpoint_seconds) and self.keeping.checkpoint_seconds >= 0):
             raise InputError(f"checkpoint_seconds must be at least 0, got {self.keeping.checkpoint_seconds}.")
         at_least_one("snapshot_iterations", self.keeping.snapshot_iterations)
-        if learns:
-            self._check_learning(measures, ALGORITHMS[self.algorithm].takes_gradients)
-
-    def _check_learning(self, measures: int, gradients: bool) -> None:
-        ppo, emitters = self.ppo, self.search.emitters
-        for name in ("environments", "rollout_length", "epochs", "minibatches"):
-            at_least_one(name, getattr(ppo, name))
+        if not learns:
+            return
         for sizes in (self.network.actor, self.network.critic):
             for size in sizes:
                 at_least_one("hidden units", size)
-        agents = emitters * (measures + 1) if gradients else emitters
+        used = ALGORITHMS[self.algorithm]
+        if "ppo" in used.sections:
+            self._check_ppo(measures, used.agents(measures))
+        if "td3" in used.sections:
+            self._check_td3()
+        if "sac" in used.sections:
+            self._check_sac()
+
+    def _check_td3(self) -> None:
+        td3 = self.td3
+        for name in ("batch", "buffer", "critic_steps", "policy_steps", "delay"):
+            at_least_one(f"td3.{name}", getattr(td3, name))
+        steps = {"td3.critic_steps": td3.critic_steps}
+        if self.algorithm == "td3ga":
+            search = self.search
+            steps = {
+                "search.jacobian_updates": search.jacobian_updates,
+                "search.walk_updates": search.walk_updates,
+                "search.first_updates": search.first_updates,
+            }
+        for name, count in steps.items():
+            if count % td3.delay:
+                raise InputError(f"{name} must be a multiple of td3.delay ({td3.delay}), got {count}.")
+        _check_ranges("td3", td3, ("critic_rate", "actor_rate", "policy_rate", "noise", "noise_clip"))
+        _check_ranges("td3", td3, ("discount", "tau"), 1.0)
+
+    def _check_sac(self) -> None:
+        sac = self.sac
+        for name in ("population", "environments", "steps", "chunk", "batch", "buffer"):
+            at_least_one(f"sac.{name}", getattr(sac, name))
+        if sac.steps % sac.chunk:
+            raise InputError(f"sac.steps must be a multiple of sac.chunk ({sac.chunk}), got {sac.steps}.")
+        if round(sac.chunk * sac.environments * sac.updates_per_step) < 1:
+            raise InputError(f"sac.updates_per_step {sac.updates_per_step} leaves no update in a chunk.")
+        _check_ranges("sac", sac, ("tau", "best", "worst", "archived"), 1.0)
+        if sac.best + sac.worst + sac.archived > 1:
+            raise InputError("sac.best, worst and archived are shares of one population: at most 1 together.")
+        for name in ("rates", "discounts", "reward_scales"):
+            low, high = getattr(sac, name)
+            if not 0 < low <= high < math.inf:
+                raise InputError(f"sac.{name} must be a rising pair of positive numbers, got {(low, high)}.")
+
+    def _check_ppo(self, measures: int, objectives: int) -> None:
+        ppo, emitters = self.ppo, self.search.emitters
+        for name in ("environments", "rollout_length", "epochs", "minibatches"):
+            at_least_one(name, getattr(ppo, name))
+        agents = emitters * objectives
         if ppo.environments % agents:
             down, up = ppo.environments // agents * agents, -(-ppo.environments // agents) * agents
             nearest = f"{down} or {up}" if down else f"{up}"
@@ -168,6 +215,14 @@ class PPGAConfig:
             value = getattr(ppo, name)
             if not (math.isfinite(value) and low <= value <= high):
                 raise InputError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}.")
+
+
+def _check_ranges(where: str, part: Any, names: tuple[str, ...], high: float = math.inf) -> None:
+    """Raise an InputError for a number that is not finite or not in [0, high]."""
+    for name in names:
+        value = getattr(part, name)
+        if not (math.isfinite(value) and 0 <= value <= high):
+            raise InputError(f"{where}.{name} must lie in [0, {high:g}], got {value!r}.")
 
 
 # To and from JSON.

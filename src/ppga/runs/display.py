@@ -198,8 +198,10 @@ def _figures(record: dict[str, Any]) -> Table:
         "mean": f"{record['mean']:,.0f}",
         "new elites": f"{record['new_elites']}",
         "restarts": f"{record['restarts']}",
-        "search policy": f"{record['search_objective'][0]:,.0f} at {vector(record['search_measures'][0])}",
     }
+    if "search_objective" in record:
+        where = vector(record["search_measures"][0])
+        rows["search policy"] = f"{record['search_objective'][0]:,.0f} at {where}"
     if "xnes_mean" in record:
         rows["xNES mean"] = vector(record["xnes_mean"][0])
         rows["xNES scale"] = f"{record['xnes_scale'][0]:.2f}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from ppga.algorithms import Algorithm, PolicySearch
+from ppga.algorithms import Algorithm, PolicyProblem
 from ppga.runs.config import Budget, PPGAConfig
 
 FLOAT = 4  # bytes
@@ -26,7 +26,7 @@ class Estimate:
         iterations: how many the budget allows at that speed; None if that is unknown.
         seconds: how long they take.
         archive_bytes: both archives when every cell is filled.
-        learning_bytes: experience and gradients of one update.
+        learning_bytes: what learning needs: experience of an update, or all that is remembered.
     """
 
     parameters: int
@@ -44,30 +44,18 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
     kept = sum(math.prod(shape) for shape in problem.fields.values())
     elite = (problem.solution_size + len(problem.measure_names) + 2 + kept) * FLOAT
     archive_bytes = 2 * algorithm.archives.cells * elite
-    if not isinstance(problem, PolicySearch):
+    if not isinstance(problem, PolicyProblem):
         return Estimate(problem.solution_size, 0, None, budget.iterations, None, archive_bytes, 0)
-    ppo, task = config.ppo, problem.task
-    learning_steps = ppo.environments * ppo.rollout_length * search.walk_updates
-    policies = search.emitters
-    if algorithm.takes_gradients:
-        learning_steps += ppo.environments * ppo.rollout_length * search.jacobian_updates
-        policies *= 1 + search.branches
+    cost = algorithm.cost()
     # some tenth of the policies promise to be elites, and are judged again
-    episodes = policies * search.episodes + policies * search.confirm // 10
-    judging_steps = episodes * task.episode_length
-    batch = ppo.environments * ppo.rollout_length
-    row = 2 * task.observation_size + 2 * task.action_size + 2 * problem.objectives + 8
-    branches = policies * problem.solution_size * FLOAT
-    learning_bytes = batch * row * FLOAT + branches
+    episodes = cost.policies * search.episodes + cost.policies * search.confirm // 10
+    steps = cost.learning_steps + episodes * problem.task.episode_length
     seconds = None
     if measure:
-        multiplications = problem.vppo.actor.parameters + problem.vppo.critic.parameters
-        work = 6 * multiplications * ppo.epochs * learning_steps  # forwards, and twice backwards
-        seconds = (learning_steps + judging_steps) / _steps_per_second(problem) + work / _flops()
-    steps = learning_steps + judging_steps
-    iterations = _iterations(budget, seconds, steps, policies)
+        seconds = steps / _steps_per_second(problem) + 2 * cost.multiplications / _flops()
+    iterations = _iterations(budget, seconds, steps, cost.policies)
     total = None if seconds is None or iterations is None else iterations * seconds
-    return Estimate(problem.solution_size, steps, seconds, iterations, total, archive_bytes, learning_bytes)
+    return Estimate(problem.solution_size, steps, seconds, iterations, total, archive_bytes, cost.memory)
 
 
 def _iterations(budget: Budget, seconds: float | None, steps: int, policies: int) -> int | None:
@@ -81,9 +69,9 @@ def _iterations(budget: Budget, seconds: float | None, steps: int, policies: int
     return max(1, math.ceil(least)) if math.isfinite(least) else None
 
 
-def _steps_per_second(problem: PolicySearch, steps: int = 20) -> float:
-    """Control steps a second of this task's physics, in as many environments as learning has."""
-    task, n = problem.task, problem.ppo.environments
+def _steps_per_second(problem: PolicyProblem, n: int = 192, steps: int = 20) -> float:
+    """Control steps a second of this task's physics, in n environments."""
+    task = problem.task
     state = jax.jit(task.reset, static_argnums=1)(jax.random.key(0), n)
     step = jax.jit(task.step)
     still = jnp.zeros((n, task.action_size))

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ppga.algorithms import ALGORITHMS, Algorithm, PolicySearch, Problem
+from ppga.algorithms import ALGORITHMS, Algorithm, PolicyProblem, Problem
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
@@ -106,7 +106,7 @@ def train(
         InputError: settings that cannot work; before anything compiles.
     """
     name = task_name(task)
-    default_config, default_budget = preset("laptop", name)
+    default_config, default_budget = preset("laptop", name, config.algorithm if config else "ppga")
     config, budget = config or default_config, budget or default_budget
     budget.check()
     folder = None if output is None else RunFolder(Path(output))
@@ -121,6 +121,7 @@ def train(
         if folder:
             folder.create(name, config, budget, algorithm.problem.describe())
             stack.enter_context(folder.locked())
+        algorithm.problem.open(folder.path if folder else None)
         display.begin(f"{config.algorithm} on {name}", 0.0)
         stack.callback(display.end)
         return _run(name, algorithm, config, budget, folder, 0.0, callbacks, display)
@@ -158,6 +159,7 @@ def resume(
         folder.check_problem(algorithm.problem.describe())
         for change in folder.strange_to():
             display.say(f"warning: not exactly as uninterrupted: {change}")
+        algorithm.problem.open(folder.path)
         found = checkpoints.newest(folder.checkpoints, lambda message: display.say(f"warning: {message}"))
         if found is not None:
             try:
@@ -198,7 +200,7 @@ def _telling(folder: RunFolder | None) -> Iterator[None]:
 
 def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget) -> None:
     """Raise an InputError for what would fail only after compiling."""
-    budget.check_for(isinstance(algorithm.problem, PolicySearch))
+    budget.check_for(isinstance(algorithm.problem, PolicyProblem))
     if config.keeping.wandb:
         import_extra("wandb", "wandb")
     if config.init_from:
@@ -227,12 +229,19 @@ def make_algorithm(
     if isinstance(task, str) and choose("task", task, KNOWN) != "sphere":
         simulation = dataclasses.asdict(config.simulation)
         task = make_task(task, **simulation)
+    choose("algorithm", config.algorithm, ALGORITHMS)
+    algorithm = ALGORITHMS[config.algorithm]
     if isinstance(task, Task):
         config.check(len(task.measure_names))
-        problem = PolicySearch(task, config.search, config.ppo, config.network, progress)
+        problem = algorithm.on(task, config, progress)
     else:
         known: Any = Sphere(config.search) if isinstance(task, str) else task
         problem = known
+        if not algorithm.anywhere:
+            able = ", ".join(name for name, one in ALGORITHMS.items() if one.anywhere)
+            raise InputError(
+                f"{config.algorithm} learns in environments, and {task_name(known)} has none; there: {able}."
+            )
         config.check(len(problem.measure_names), learns=False)
     archives = ArchivePair(
         problem.solution_size,
@@ -242,7 +251,7 @@ def make_algorithm(
         problem.qd_offset,
         config.archive,
     )
-    return ALGORITHMS[config.algorithm](problem, config.search, archives, config.seed)
+    return algorithm(problem, config.search, archives, config.seed)
 
 
 def to_archive(algorithm: Algorithm) -> Archive:
@@ -291,11 +300,14 @@ def begin_at(archive: Archive, algorithm: Algorithm) -> None:
     wanted = ("solution", "objective", "measures", *algorithm.problem.fields)
     algorithm.archives.add(**{name: archive.elites[name] for name in wanted})
     best = np.argsort(-archive.elites["objective"], kind="stable")
+    if not algorithm.gradients:
+        return
+    problem: Any = algorithm.problem
     for emitter in range(algorithm.config.emitters):
         row = best[emitter % len(best)]
         elite = {name: archive.elites[name][row] for name in wanted}
         key = jax.random.fold_in(algorithm.key(), emitter)
-        algorithm.search = algorithm.problem.move(algorithm.search, emitter, elite, key)
+        algorithm.search = problem.move(algorithm.search, emitter, elite, key)
 
 
 def _share(budget: Budget, algorithm: Algorithm, seconds: float) -> float:
@@ -383,7 +395,7 @@ class Writer:
             for logger in self.loggers:
                 logger.log(record)
         now = time.monotonic()
-        self.saved = last or now - self.checkpointed >= self.pause
+        self.saved = last or now - self.checkpointed >= self.pause or self.algorithm.problem.due
         if self.saved:
             self.save(seconds)
             took = time.monotonic() - now

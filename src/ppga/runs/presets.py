@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Literal
 
+from ppga.algorithms import ALGORITHMS
 from ppga.algorithms.base import SearchConfig
-from ppga.algorithms.policy_search import NetworkConfig
+from ppga.algorithms.policy_problem import NetworkConfig
 from ppga.archives import ArchiveConfig
 from ppga.errors import choose
+from ppga.learners.sac import SACConfig
+from ppga.learners.td3 import TD3Config
 from ppga.learners.vppo import PPOConfig
 from ppga.runs.config import Budget, KeepingConfig, PPGAConfig, SimulationConfig
 
@@ -17,10 +20,76 @@ PRESETS = {
 }
 
 
-def preset(name: str, task: str) -> tuple[PPGAConfig, Budget]:
-    """Config and budget of a preset for a task."""
+def preset(name: str, task: str, algorithm: str = "ppga") -> tuple[PPGAConfig, Budget]:
+    """Config and budget of a preset for a task and an algorithm."""
     choose("preset", name, PRESETS)
-    return {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](task)
+    choose("algorithm", algorithm, ALGORITHMS)
+    config, budget = {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](task)
+    config = replace(config, algorithm=algorithm)
+    if name == "paper":
+        return _paper_other(config), budget if algorithm in LIKE_PPGA else Budget(evaluations=600_000)
+    config = _laptop_other(config)
+    return (_small(config) if name == "smoke" else config), budget
+
+
+LIKE_PPGA = ("ppga", "ppga-no-measures", "ppo", "ppo-archive", "td3ga")
+"""Algorithms whose iterations are those of PPGA."""
+SOFT = ("ppga", "ppga-no-measures", "td3ga", "cma-maega-td3-es", "sep-cma-mae")
+"""Algorithms that a soft archive steers; the others know elites only."""
+
+
+def _laptop_other(config: PPGAConfig) -> PPGAConfig:
+    """What the other algorithms need otherwise, judged and confirmed like PPGA."""
+    search, name = config.search, config.algorithm
+    if name not in SOFT:
+        config = replace(config, archive=replace(config.archive, alpha=1.0, threshold_min=None))
+    if name in ("map-elites", "pga-me", "qdpg"):
+        # a sixth of QDPG's policies climb for diversity where it is a third in the paper's settings
+        share = {"qdpg": 0.67}.get(name, 0.5)
+        config = replace(config, search=replace(search, gradient_share=share))
+    if name == "cma-maega-td3-es":
+        config = replace(config, search=replace(search, sigma0=1.0))
+    if name == "sep-cma-mae":
+        config = replace(config, search=replace(search, sigma0=0.02, emitters=4))
+    if name == "td3ga":  # steps of 256 transitions, not of 48,000
+        config = replace(
+            config,
+            search=replace(search, jacobian_updates=100, walk_updates=100, first_updates=600),
+        )
+    if name in ("ppo", "ppo-archive"):
+        config = replace(config, search=replace(search, walk_updates=20, first_updates=0))
+    if name == "ppga-no-measures":  # nothing but the reward steers it from the beginning
+        config = replace(config, search=replace(search, reward_first=0, walk_updates=20, first_updates=0))
+    if name == "pbt-me-sac":
+        config = replace(
+            config,
+            search=replace(search, branches=32),
+            sac=SACConfig(population=4, environments=16, steps=400, chunk=50, updates_per_step=0.0625),
+        )
+    return config
+
+
+def _paper_other(config: PPGAConfig) -> PPGAConfig:
+    """The settings of the other algorithms in their papers, and in QDax' and pyribs' examples."""
+    search, name = config.search, config.algorithm
+    if name not in SOFT:
+        config = replace(config, archive=replace(config.archive, alpha=1.0, threshold_min=None))
+    one_episode = replace(search, branches=100, episodes=1, judge="mean")
+    if name in ("map-elites", "pga-me"):
+        config = replace(config, search=one_episode)
+    if name == "qdpg":
+        config = replace(config, search=replace(one_episode, gradient_share=0.67))
+    if name == "sep-cma-mae":
+        config = replace(config, search=replace(one_episode, sigma0=0.02, emitters=5))
+    if name == "cma-maega-td3-es":
+        config = replace(config, search=replace(one_episode, sigma0=1.0, es_samples=200))
+    if name == "td3ga":
+        td3 = TD3Config(batch=48_000, buffer=5_000_000)
+        config = replace(config, search=replace(search, judge="mean"), td3=td3)
+    if name == "pbt-me-sac":
+        network = replace(config.network, actor=(256, 256), critic=(256, 256))
+        config = replace(config, search=replace(one_episode, branches=40), network=network)
+    return config
 
 
 def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
@@ -85,7 +154,12 @@ def _paper(task: str) -> tuple[PPGAConfig, Budget]:
 
 
 def _smoke(task: str) -> tuple[PPGAConfig, Budget]:
-    config, _ = _laptop(task)
+    return _laptop(task)[0], Budget(iterations=2)
+
+
+def _small(config: PPGAConfig) -> PPGAConfig:
+    """The same in seconds."""
+    updates = 2 if config.algorithm == "td3ga" else 1
     return replace(
         config,
         search=replace(
@@ -93,13 +167,20 @@ def _smoke(task: str) -> tuple[PPGAConfig, Budget]:
             branches=4,
             episodes=1,
             confirm=2,
-            jacobian_updates=1,
+            jacobian_updates=updates,
             reward_first=1,
-            first_updates=1,
-            walk_updates=1,
+            first_updates=updates,
+            walk_updates=updates,
+            emitters=min(config.search.emitters, 2),
+            es_samples=4,
         ),
         ppo=replace(config.ppo, environments=30, rollout_length=8, epochs=1, minibatches=2),
+        td3=replace(config.td3, batch=8, buffer=400, critic_steps=4, policy_steps=2),
+        sac=replace(
+            config.sac, population=3, environments=2, steps=20, chunk=10, updates_per_step=0.2, batch=8,
+            buffer=400, best=0.34, worst=0.33, archived=0.33,
+        ),
         network=NetworkConfig(actor=(8,), critic=(8,)),
         simulation=SimulationConfig(episode_length=20),
         keeping=KeepingConfig(snapshot_iterations=1),
-    ), Budget(iterations=2)
+    )  # fmt: skip

@@ -5,6 +5,7 @@ search distribution is N(mean, A A^T) with A = scale * shape and det(shape) = 1.
 natural gradient of the expected rank-based utility, in coordinates where the distribution is standard normal.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,7 @@ class XNES(EvolutionStrategyBase):
             "generation": self.generation,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state()`."""
         self.reset(state["mean"])
         shape = np.array(state["shape"], np.float64)

@@ -1,0 +1,122 @@
+"""CMA-MAEGA (TD3, ES) (Tjanaka et al., GECCO 2022; Fontaine & Nikolaidis, 2023): gradient arborescence where
+TD3 tells how the reward changes, and an evolution strategy how the measures do.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from ribs.emitters import GradientArborescenceEmitter
+
+from ppga.algorithms.base import Cost
+from ppga.algorithms.emitters import WithEmitters, number_of
+from ppga.algorithms.off_policy import OffPolicy
+from ppga.algorithms.problem import Judgement, Problem
+from ppga.storage import NumpyArray
+from ppga.tasks import Task
+
+
+class CMAMAEGA(WithEmitters):
+    """Branch off a search policy along gradients; step to where the best branches are."""
+
+    name = "cma-maega-td3-es"
+    summary = "CMA-MAEGA, reward by TD3 and measures by OpenAI-ES (Tjanaka et al., GECCO 2022)"
+    sections: ClassVar[tuple[str, ...]] = ("td3",)
+    anywhere = False
+    problem: OffPolicy
+
+    @classmethod
+    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+        """TD3 learns the reward."""
+        search = config.search
+        judged = search.emitters * (1 + search.es_samples + search.branches)
+        weights = np.eye(1, 1 + len(task.measure_names))
+        return OffPolicy(task, search, config.td3, config.network, judged, weights, progress)
+
+    def cost(self) -> Cost:
+        """What an iteration takes."""
+        config = self.config
+        policies = config.emitters * (1 + config.es_samples + config.branches)
+        return self.problem.cost(policies, self.problem.td3.config.critic_steps)
+
+    def make_emitters(self, first: NumpyArray) -> list[Any]:
+        """One for each search policy."""
+        return [
+            GradientArborescenceEmitter(
+                self.archives.soft,
+                x0=place,
+                sigma0=self.config.sigma0,
+                lr=1.0,
+                ranker="imp",
+                grad_opt="gradient_ascent",
+                selection_rule="mu",
+                restart_rule="no_improvement",
+                normalize_grad=True,
+                batch_size=self.config.branches,
+                seed=number_of(self.seed, number),
+            )
+            for number, place in enumerate(first)
+        ]
+
+    def iterate(self) -> dict[str, Any]:
+        """Gradients, branches, archive, adaptation and step."""
+        around_key, gradient_key, judge_key, confirm_key, learn_key = jax.random.split(self.key(), 5)
+        theta = np.concatenate([emitter.ask_dqd() for emitter in self.emitters])  # (m, d)
+        m = len(theta)
+        noise = mirrored(self.draws(0), m, self.config.es_samples, theta.shape[1])
+        around = self.judge((theta[:, None] + self.config.es_sigma * noise).astype(np.float32), around_key)
+
+        with self.phase("learn"):
+            self.search, learnt = self.problem.learn(self.search, learn_key)
+            rewards = [
+                self.problem.gradient(self.search, 0, place, jax.random.fold_in(gradient_key, number))
+                for number, place in enumerate(theta)
+            ]
+        self.count(learnt)
+        jacobian = np.concatenate([np.stack(rewards)[:, None], self.measure_gradients(noise, around)], axis=1)
+
+        for emitter, place, gradients in zip(self.emitters, theta, jacobian, strict=True):
+            self.tell_gradients(emitter, place, gradients)
+        branches = np.stack([emitter.ask() for emitter in self.emitters])  # (m, n, d)
+        everyone = np.concatenate([theta[:, None], branches], axis=1).astype(np.float32)
+        judged = self.judge(everyone, judge_key)
+        rows = np.arange(m * everyone.shape[1]).reshape(everyone.shape[:2])
+        with self.phase("archive"):
+            itself = self.guide(everyone[:, :1], judged, rows[:, :1])
+            guidance = self.guide(everyone[:, 1:], judged, rows[:, 1:])
+        new_elites = self.keep(everyone, judged, confirm_key)
+        with self.phase("tell"):
+            self.tell(everyone[:, 1:], judged, rows[:, 1:], guidance)
+        return {
+            "new_elites": int(new_elites.sum()),
+            "soft_new": int(itself.entered.sum() + guidance.entered.sum()),
+            "search_objective": judged.objective[rows[:, 0]].tolist(),
+            "search_measures": judged.measures[rows[:, 0]].tolist(),
+            "step_size": [float(emitter._opt.sigma) for emitter in self.emitters],
+            **learnt.metrics,
+        }
+
+    def measure_gradients(self, noise: NumpyArray, seen: Judgement) -> NumpyArray:
+        """How each measure changes (m, k, d), by those around the search policies."""
+        m, n, _ = noise.shape
+        measures = seen.measures.reshape(m, n, -1)
+        ranks = np.nan_to_num(measures, nan=0.0).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+        centred = ranks / (n - 1) - 0.5
+        return np.asarray(np.einsum("mnk,mnd->mkd", centred, noise) / (n * self.config.es_sigma))
+
+    def tell_gradients(self, emitter: Any, theta: NumpyArray, jacobian: NumpyArray) -> None:
+        """Tell an emitter the gradients (k+1, d) at its search policy; it looks at nothing else."""
+        emitter.tell_dqd(
+            solution=theta[None],
+            objective=np.zeros(1),
+            measures=np.array(self.problem.measure_ranges).mean(axis=1)[None],
+            jacobian=jacobian[None],
+            add_info={"status": np.zeros(1, np.int32), "value": np.zeros(1, np.float32)},
+        )
+
+
+def mirrored(draws: np.random.Generator, m: int, n: int, d: int) -> NumpyArray:
+    """Noise (m, n, d), the second half of it the first with the other sign."""
+    half = draws.standard_normal((m, n // 2, d), np.float32)
+    return np.concatenate([half, -half], axis=1)

@@ -1,0 +1,139 @@
+"""A task with experience that is remembered, and TD3 to learn from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppga.algorithms.base import Cost, SearchConfig
+from ppga.algorithms.map_elites import deterministic_actor
+from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
+from ppga.algorithms.problem import Effort
+from ppga.learners.replay import Replay
+from ppga.learners.td3 import TD3, Actor, Critics, Layout, TD3Config
+from ppga.physics import Array
+from ppga.rollouts import Transitions
+from ppga.storage import NumpyArray
+from ppga.tasks import Task
+
+GRADIENT_BATCHES = 16
+"""Batches that a single gradient is averaged over."""
+LARGEST_SAMPLE = 2**26
+"""Numbers that are taken from the replay buffer at a time."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Learners:
+    """J critics, each with the actor that is greedy for what they criticise."""
+
+    critics: Critics
+    actors: Actor
+
+
+class OffPolicy(PolicyProblem):
+    """Policies whose first episodes, when judged, fill a replay buffer; and J learners on it.
+
+    Args:
+        task: what the policies do.
+        search: how they are judged.
+        td3: how is learnt.
+        network: sizes of actor and critics.
+        judged: policies that are judged, and so remembered, in an iteration at most.
+        weights: (J, k+1 or more) what each learner is to raise, of reward, measure proxies and `more`.
+        progress: called now and then, for a display.
+    """
+
+    remembers = True
+    replay: Replay
+
+    def __init__(
+        self,
+        task: Task,
+        search: SearchConfig,
+        td3: TD3Config,
+        network: NetworkConfig,
+        judged: int,
+        weights: NumpyArray,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(task, search, deterministic_actor(task, network.actor), progress)
+        self.layout = Layout(task.observation_size, task.action_size, 1 + len(task.measure_names))
+        self.td3 = TD3(self.layout, self.actor, network.critic, td3)
+        self.replay = Replay(td3.buffer, (self.layout.width,), judged * task.episode_length)
+        self.weights = jnp.asarray(weights, jnp.float32)
+
+    def start(self, key: Array) -> Any:
+        """New critics and actors."""
+        actor_key, critic_key = jax.random.split(key)
+        count = len(self.weights)
+        draw = jax.vmap(self.td3.init_critics)
+        actors = jax.vmap(self.td3.init_actor)(self.draw(actor_key, count))
+        return Learners(draw(jax.random.split(critic_key, count)), actors)
+
+    def cost(self, policies: int, trained: int = 0, climbed: int = 0) -> Cost:
+        """What judging policies, steps of training critics and of climbing by them take."""
+        row = 3 * self.td3.config.batch  # forwards, and twice backwards
+        both = self.actor.parameters + 2 * self.td3.critic.parameters
+        one = self.actor.parameters + self.td3.critic.parameters
+        return Cost(policies, 0, row * (trained * both + climbed * one), self.replay.bytes)
+
+    def learn(self, state: Learners, key: Array) -> tuple[Learners, Effort]:
+        """Critics and their greedy actors learn from what is remembered."""
+        config = self.td3.config
+        losses = []
+        for number, rows in enumerate(self.samples(key, config.critic_steps)):
+            keys = jax.random.split(jax.random.fold_in(key, number), len(self.weights))
+            critics, actors, loss = self.td3.train(state.critics, state.actors, rows, self.weights, keys)
+            state = Learners(critics, actors)
+            losses.append((len(rows), np.asarray(loss)))
+            self.progress()
+        mean = sum(count * loss for count, loss in losses) / config.critic_steps
+        wild = not np.isfinite(mean).all()
+        return state, Effort(
+            metrics={"critic_loss": np.asarray(mean).tolist(), "remembered": len(self.replay)},
+            warnings=("the critics are lost (their loss is not finite)",) if wild else (),
+        )
+
+    def climb(self, state: Learners, policies: NumpyArray, which: NumpyArray, key: Array) -> NumpyArray:
+        """Policies (n, d) after some gradient steps up the critics (n,) that are named for each."""
+        chosen: Critics = jax.tree.map(lambda leaf: leaf[jnp.asarray(which)], state.critics)
+        for rows in self.samples(key, self.td3.config.policy_steps):
+            policies = np.asarray(self.td3.climb(jnp.asarray(policies), chosen, rows))
+            self.progress()
+        return policies
+
+    def greedy(self, state: Learners) -> NumpyArray:
+        """The actors that learn along (J, d)."""
+        return np.asarray(state.actors.parameters)
+
+    def gradient(self, state: Learners, which: int, solution: NumpyArray, key: Array) -> NumpyArray:
+        """How to change a policy (d,) so that a learner's critic expects more, over a large sample."""
+        critics: Critics = jax.tree.map(lambda leaf: leaf[which], state.critics)
+        (rows,) = self.samples(key, 1, GRADIENT_BATCHES * self.td3.config.batch)
+        observation = self.layout.split(rows[0]).observation
+        return np.asarray(self.td3.gradient(jnp.asarray(solution), critics, observation))
+
+    # Experience.
+
+    def samples(self, key: Array, steps: int, batch: int | None = None) -> list[Array]:
+        """Rows for so many gradient steps, in pieces (some steps, batch, width or more)."""
+        draws = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        batch = batch or self.td3.config.batch
+        delay = self.td3.config.delay
+        most = max(delay, LARGEST_SAMPLE // (batch * self.layout.width) // delay * delay)
+        pieces = [min(most, steps - first) for first in range(0, steps, most)]
+        return [
+            jnp.asarray(self.with_more(self.replay.sample(draws, (piece, batch)), draws)) for piece in pieces
+        ]
+
+    def with_more(self, rows: NumpyArray, draws: np.random.Generator) -> NumpyArray:  # noqa: ARG002
+        """Rows with further things that a step gave, for learners to raise."""
+        return rows
+
+    def remember(self, film: Transitions) -> None:
+        """Put what judged policies went through into the replay buffer."""
+        self.replay.add(self.layout.rows(film))

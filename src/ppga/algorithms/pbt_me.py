@@ -1,0 +1,243 @@
+"""PBT-MAP-Elites with SAC (Pierrot & Flajolet, 2023): a population that learns, exchanges its members with
+the archive, and evolves its own hyperparameters.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppga.algorithms.base import Cost, SearchConfig
+from ppga.algorithms.map_elites import MAPElites
+from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
+from ppga.algorithms.problem import Effort, Problem
+from ppga.learners.replay import Replay
+from ppga.learners.sac import SAC, Agent, SACConfig
+from ppga.learners.td3 import Layout
+from ppga.physics import Array
+from ppga.rollouts import Transitions, explore
+from ppga.storage import NumpyArray
+from ppga.tasks import Task, TaskState
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Population:
+    """P agents and their environments, those of agent 0 first."""
+
+    agents: Agent
+    worlds: TaskState
+
+
+class SACPopulation(PolicyProblem):
+    """A task with a population of SAC agents.
+
+    Args:
+        task: what they do.
+        search: how policies are judged.
+        sac: how they learn.
+        network: sizes of actor and critics.
+        progress: called now and then, for a display.
+    """
+
+    replay: Replay
+
+    def __init__(
+        self,
+        task: Task,
+        search: SearchConfig,
+        sac: SACConfig,
+        network: NetworkConfig,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.layout = Layout(task.observation_size, task.action_size, 1 + len(task.measure_names))
+        self.sac = SAC(self.layout, network.actor, network.critic, sac)
+        super().__init__(task, search, self.sac.actor, progress)
+        count = sac.population
+        # a row of the replay buffer is a step of all agents in their i-th environments
+        self.replay = Replay(sac.buffer, (count, self.layout.width), sac.steps * sac.environments)
+        self.fields |= {"critics": (2, self.sac.critic.parameters), "log_temperature": (), "hyper": (5,)}
+        self._explore = jax.jit(self._explore_some)
+
+    def start(self, key: Array) -> Population:
+        """New agents in new environments."""
+        agent_key, world_key = jax.random.split(key)
+        config = self.sac.config
+        agents = jax.vmap(self.sac.init)(jax.random.split(agent_key, config.population))
+        worlds = jax.jit(self.task.reset, static_argnums=1)(
+            world_key, config.population * config.environments
+        )
+        return Population(agents, worlds)
+
+    def learn(self, state: Population, key: Array) -> tuple[Population, Effort]:
+        """Act, remember and learn, by turns."""
+        config = self.sac.config
+        agents, worlds, losses = state.agents, state.worlds, []
+        for number in range(config.steps // config.chunk):
+            act_key, draw_key, learn_key = jax.random.split(jax.random.fold_in(key, number), 3)
+            worlds, film = self._explore(agents, worlds, act_key)
+            self.replay.add(self._rows(film))
+            updates = round(config.chunk * config.environments * config.updates_per_step)
+            rows = self._sample(draw_key, updates)
+            agents, loss = self.sac.train(agents, rows, jax.random.split(learn_key, config.population))
+            losses.append(np.asarray(loss))
+            self.progress()
+        loss = np.mean(losses, axis=0)
+        wild = not np.isfinite(loss).all()
+        return Population(agents, worlds), Effort(
+            env_steps=config.steps * config.environments * config.population,
+            metrics={"critic_loss": loss.tolist(), "hyper": np.asarray(agents.hyper).tolist()},
+            warnings=("a critic is lost (its loss is not finite)",) if wild else (),
+        )
+
+    def described(self, agents: Agent) -> dict[str, NumpyArray]:
+        """What the archive keeps with agents (n, ...), besides their policies."""
+        n = len(agents.actor)
+        plain = {name: np.repeat(values, n, axis=0) for name, values in super().kept(None).items()}
+        return plain | {
+            "critics": np.asarray(agents.critics),
+            "log_temperature": np.asarray(agents.log_temperature),
+            "hyper": np.asarray(agents.hyper),
+        }
+
+    def kept(self, state: Population) -> dict[str, NumpyArray]:
+        """Of the first agent; what is kept depends on the solution (`described`)."""
+        return self.described(jax.tree.map(lambda leaf: leaf[:1], state.agents))
+
+    def replace(self, state: Population, places: NumpyArray, others: Agent) -> Population:
+        """Put others (n, ...) in the places (n,) of some agents; their environments and memories stay."""
+        at = jnp.asarray(places)
+        agents = jax.tree.map(lambda leaf, new: leaf.at[at].set(new), state.agents, others)
+        return Population(agents, state.worlds)
+
+    # Experience.
+
+    def _explore_some(self, agents: Agent, worlds: TaskState, key: Array) -> tuple[TaskState, Transitions]:
+        config = self.sac.config
+
+        def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+            seen = observation.reshape(config.population, config.environments, -1)
+            keys = jax.random.split(key, config.population)
+            action, _ = jax.vmap(self.sac.act)(agents.actor, seen, keys)
+            return jnp.asarray(action.reshape(len(observation), -1))
+
+        return explore(self.task, act, worlds, key, config.chunk)
+
+    def _rows(self, film: Transitions) -> NumpyArray:
+        """Rows (steps of all environments, P, width)."""
+        config = self.sac.config
+        film = Transitions(**{**vars(film), "lived": np.ones_like(film.lived)})  # a body that diverged stays
+        rows = self.layout.rows(film).reshape(config.population, config.environments * config.chunk, -1)
+        return rows.swapaxes(0, 1)
+
+    def _sample(self, key: Array, updates: int) -> Array:
+        """Rows (P, updates, batch, width), each agent's of its own."""
+        config = self.sac.config
+        draws = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        places = self.replay.places(draws, (config.population, updates, config.batch))
+        who = np.arange(config.population)[:, None, None]
+        return jnp.asarray(self.replay.at(places, who))
+
+
+class PBTME(MAPElites):
+    """Agents learn; they and varied elites are judged; the worst agents make room for better ones."""
+
+    name = "pbt-me-sac"
+    summary = "Population-Based Training MAP-Elites, with SAC (Pierrot & Flajolet, 2023)"
+    sections: ClassVar[tuple[str, ...]] = ("sac",)
+    anywhere = False
+    problem: SACPopulation
+
+    @classmethod
+    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+        """SAC learns."""
+        return SACPopulation(task, config.search, config.sac, config.network, progress)
+
+    def cost(self) -> Cost:
+        """What an iteration takes."""
+        config, problem = self.problem.sac.config, self.problem
+        steps = config.population * config.environments * config.steps
+        networks = 2 * problem.actor.parameters + 5 * problem.sac.critic.parameters
+        return Cost(
+            max(config.population, self.config.branches),
+            learning_steps=steps,
+            multiplications=int(3 * networks * config.batch * config.updates_per_step * steps),
+            memory=problem.replay.bytes,
+        )
+
+    def iterate(self) -> dict[str, Any]:
+        """One generation."""
+        learn_key, judge_key, confirm_key, exchange_key = jax.random.split(self.key(), 4)
+        with self.phase("learn"):
+            self.search, learnt = self.problem.learn(self.search, learn_key)
+        self.count(learnt)
+        with self.phase("vary"):
+            everyone = self.with_varied(self.search.agents)
+        solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
+        judged = self.judge(solutions, judge_key)
+        new_elites = self.keep(solutions, judged, confirm_key, self.problem.described(everyone))
+        population = self.problem.sac.config.population
+        worth = np.nan_to_num(judged.objective[:population], nan=-np.inf)
+        with self.phase("exchange"):
+            self.exchange(worth, exchange_key)
+        best = int(worth.argmax())
+        return {
+            "new_elites": int(new_elites.sum()),
+            "search_objective": [float(judged.objective[best])],
+            "search_measures": [judged.measures[best].tolist()],
+            **learnt.metrics,
+        }
+
+    def with_varied(self, agents: Agent) -> Agent:
+        """The population, followed by elites varied by iso+line, critics and all."""
+        if self.archives.result.empty:
+            return agents
+        n = self.config.branches - len(agents.actor)
+        if n <= 0:
+            return agents
+        pairs = [self.archives.random_elites(self.draws(stream), n) for stream in (0, 1)]
+        whole = np.stack(
+            [np.concatenate([pair["solution"], pair["critics"].reshape(n, -1)], axis=1) for pair in pairs]
+        )
+        varied = self.vary(whole)
+        d = self.problem.solution_size
+        children = self.beginners(
+            varied[:, :d],
+            varied[:, d:].reshape(pairs[0]["critics"].shape),
+            pairs[0]["log_temperature"],
+            pairs[0]["hyper"],
+        )
+        both: Agent = jax.tree.map(lambda one, other: jnp.concatenate([one, other]), agents, children)
+        return both
+
+    def exchange(self, worth: NumpyArray, key: jax.Array) -> None:
+        """Copies of the best agents, and elites, in the places of others; with new hyperparameters."""
+        config, sac = self.problem.sac.config, self.problem.sac
+        order = np.argsort(-worth, kind="stable")
+        count = len(order)
+        worst, archived = round(config.worst * count), round(config.archived * count)
+        best = max(1, round(config.best * count))
+        losers = order[count - worst :]
+        if len(losers):
+            chosen = order[np.arange(len(losers)) % best]
+            agents: Agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(chosen)], self.search.agents)
+            fresh = jax.vmap(sac.draw_hyper)(jax.random.split(key, len(losers)))
+            copies = self.beginners(agents.actor, agents.critics, agents.log_temperature, fresh)
+            self.search = self.problem.replace(self.search, losers, copies)
+        middle = order[best : count - worst]
+        replaced = self.draws(2).permutation(middle)[:archived]
+        if len(replaced) and not self.archives.result.empty:
+            elites = self.archives.random_elites(self.draws(3), len(replaced))
+            agents = self.beginners(
+                elites["solution"], elites["critics"], elites["log_temperature"], elites["hyper"]
+            )
+            self.search = self.problem.replace(self.search, replaced, agents)
+
+    def beginners(self, actor: Any, critics: Any, log_temperature: Any, hyper: Any) -> Agent:
+        """Agents (n, ...) that begin to learn with all this."""
+        return jax.vmap(self.problem.sac.agent)(
+            jnp.asarray(actor), jnp.asarray(critics), jnp.asarray(log_temperature), jnp.asarray(hyper)
+        )

@@ -1,0 +1,190 @@
+"""Policies of a task, to be judged by playing: what learners of all kinds build upon."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppga.algorithms.base import SearchConfig
+from ppga.algorithms.problem import Judgement
+from ppga.learners.replay import Replay
+from ppga.networks import Network
+from ppga.physics import Array
+from ppga.policies import CLIP, Moments, Policy, init_mlp
+from ppga.rollouts import Judge, Transitions
+from ppga.storage import NumpyArray
+from ppga.tasks import Task
+
+HARDLY = -7.0
+"""Logarithm of the action noise of policies that act without any; files keep a number."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Hidden units of the networks' layers.
+
+    Attributes:
+        actor: of the policies.
+        critic: of the value functions.
+    """
+
+    actor: tuple[int, ...] = (128, 128)
+    critic: tuple[int, ...] = (256, 256)
+
+
+class PolicyProblem:
+    """A task as a `Problem` whose solutions are policies; by itself, one that nobody learns in.
+
+    Its policies see observations as they are and act without noise; those of learners may not.
+
+    Args:
+        task: what the policies do.
+        search: how they are judged.
+        actor: their network.
+        progress: called now and then, for a display.
+    """
+
+    start_steps = 0
+    replay: Replay | None = None
+    """What a learner off policy remembers."""
+
+    def __init__(
+        self, task: Task, search: SearchConfig, actor: Network, progress: Callable[[], None] = lambda: None
+    ) -> None:
+        self.task, self.search, self.actor, self.progress = task, search, actor, progress
+        self.solution_size = actor.parameters
+        self.measure_names = task.measure_names
+        self.measure_ranges = task.measure_ranges
+        self.archive_shape = task.archive_shape
+        self.qd_offset = task.qd_offset
+        self.fields: dict[str, tuple[int, ...]] = {
+            "log_std": (task.action_size,),
+            "observation_mean": (task.observation_size,),
+            "observation_variance": (task.observation_size,),
+            "observation_count": (),
+        }
+        self._judges: dict[int, Judge] = {}  # by how many episodes
+
+    def describe(self) -> dict[str, Any]:
+        """Task and network, for files."""
+        task = self.task
+        return {
+            "task": {
+                "name": task.name,
+                "physics": task.physics_name,
+                "episode_length": task.episode_length,
+                "integrator": task.integrator,
+                "observation_size": task.observation_size,
+                "action_size": task.action_size,
+                "control_dt": task.control_dt,
+                "control_range": task.model.actuator_ctrlrange.tolist(),
+            },
+            "network": {
+                **self.actor.describe(),
+                "observation_clip": CLIP,
+                "action_range": [-1.0, 1.0],
+            },
+        }
+
+    def start(self, key: Array) -> Any:  # noqa: ARG002
+        """Nothing to carry on."""
+        return ()
+
+    def policies(self, state: Any) -> Policy:  # noqa: ARG002
+        """How policies see and sway, m of them; their parameters are not looked at."""
+        task = self.task
+        one = Policy(jnp.zeros(0), jnp.full(task.action_size, HARDLY), Moments.unknown(task.observation_size))
+        few: Policy = jax.tree.map(lambda leaf: jnp.stack([leaf] * self.search.emitters), one)
+        return few
+
+    def random(self, key: Array, n: int) -> NumpyArray:
+        """New policies (n, d) that do something."""
+        return np.asarray(self.draw(key, n))
+
+    def draw(self, key: Array, n: int) -> Array:
+        """The same for JAX."""
+
+        def one(key: Array) -> Array:
+            return jnp.asarray(self.actor.flatten(init_mlp(key, self.actor.sizes)))
+
+        return jnp.asarray(jax.vmap(one)(jax.random.split(key, n)))
+
+    def kept(self, state: Any) -> dict[str, NumpyArray]:
+        """Action noise and normalisers (m, ...)."""
+        policies = self.policies(state)
+        return {
+            "log_std": np.asarray(policies.log_std),
+            "observation_mean": np.asarray(policies.observation.mean),
+            "observation_variance": np.asarray(policies.observation.variance),
+            "observation_count": np.asarray(policies.observation.count),
+        }
+
+    def judge(
+        self,
+        state: Any,
+        solutions: NumpyArray,
+        key: Array,
+        episodes: int | None = None,
+        playing: NumpyArray | None = None,
+    ) -> Judgement:
+        """Play episodes with policies (m, n, d), which see and sway as `policies` says."""
+        m, n, d = solutions.shape
+        watch, episodes = episodes is None and self.remembers, episodes or self.search.episodes
+        judge = self._judges.setdefault(
+            -episodes if watch else episodes,
+            Judge(self.task, self.actor, episodes, self.search.judge == "sample", watch),
+        )
+
+        def per_branch(leaf: Array) -> Array:
+            return jnp.repeat(leaf, n, axis=0)
+
+        policies: Policy = jax.tree.map(
+            per_branch, replace(self.policies(state), parameters=jnp.zeros((m, 0)))
+        )
+        policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
+        who = None if playing is None else playing.reshape(m * n)
+        scores, film = judge(policies, key, who)  # (m n, episodes)
+        if film is not None:
+            self.remember(film)
+        diverged = scores.diverged.any(axis=1)
+        objective = scores.objective.mean(axis=1)
+        self.progress()
+        return Judgement(
+            objective=np.where(diverged, np.nan, objective).astype(np.float32),
+            measures=np.asarray(scores.measures.mean(axis=1)),
+            spread=np.asarray(scores.measures.std(axis=1)),
+            env_steps=int(scores.steps.sum()),
+            policies=m * n if who is None else int(who.sum()),
+            episodes=(m * n if who is None else int(who.sum())) * episodes,
+        )
+
+    # For learners off policy.
+
+    remembers = False
+    """Whether what judged policies go through is to be remembered."""
+
+    def remember(self, film: Transitions) -> None:
+        """Take in what judged policies went through."""
+
+    @property
+    def due(self) -> bool:
+        """Whether the replay buffer needs a checkpoint now."""
+        return self.replay is not None and self.replay.due
+
+    def open(self, folder: Path | None) -> None:
+        """Open the replay buffer, in a run's folder or in memory."""
+        if self.replay is not None:
+            self.replay.open(folder)
+
+    def aside(self) -> dict[str, NumpyArray]:
+        """How far the replay buffer was written."""
+        return {} if self.replay is None else {"replay": self.replay.state()}
+
+    def load_aside(self, aside: Mapping[str, NumpyArray]) -> None:
+        """Find what the replay buffer held."""
+        if self.replay is not None:
+            self.replay.load_state(aside["replay"])

@@ -1,0 +1,55 @@
+"""PPO with an archive: an ablation of Batra et al., ICLR 2024. Nothing looks for diversity; what PPO passes
+through is judged.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ppga.algorithms.policy_search import PolicySearch
+from ppga.algorithms.ppo import PPO
+
+
+class PPOArchive(PPO):
+    """Walk on the reward; judge the policies between the minibatch steps of the walk's last update."""
+
+    name = "ppo-archive"
+    summary = (
+        "ablation: plain PPO, the policies between its minibatch steps archived (Batra et al., ICLR 2024)"
+    )
+    anywhere = False
+    judged = None
+    problem: PolicySearch
+
+    def iterate(self) -> dict[str, Any]:
+        """Some updates, the last one step by step, then a judgement."""
+        walk_key, watch_key, judge_key, confirm_key = jax.random.split(self.key(), 4)
+        weights = np.zeros((self.config.emitters, 1 + len(self.problem.measure_names)))
+        weights[:, 0] = 1.0
+        with self.phase("walk"):
+            if self.config.walk_updates > 1:
+                self.search, walked = self.problem.walk(
+                    self.search, weights, walk_key, self.config.walk_updates - 1
+                )
+                self.count(walked)
+            before, after, way, watched = self.problem.watch(self.search, weights, watch_key)
+        self.count(watched)
+        # evenly spaced, the last one among them
+        chosen = (
+            np.linspace(way.shape[1] - 1, 0, min(way.shape[1], self.config.branches))
+            .round()
+            .astype(int)[::-1]
+        )
+        passed = way[:, chosen]
+        self.search = before
+        judged = self.judge(passed, judge_key)
+        new_elites = self.keep(passed, judged, confirm_key)
+        self.search = after
+        last = (1 + np.arange(len(passed))) * len(chosen) - 1
+        return {
+            "new_elites": int(new_elites.sum()),
+            "search_objective": judged.objective[last].tolist(),
+            "search_measures": judged.measures[last].tolist(),
+            **{f"walk_{name}": value for name, value in watched.metrics.items()},
+        }

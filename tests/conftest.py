@@ -1,17 +1,23 @@
 """Tasks are made once for the whole run; tests share what XLA has compiled where they can."""
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
+import ppga
+from ppga.runs.folder import read_lines
 from ppga.tasks import Task, make_task
 
 # no deadlines: how long an example takes says more about the machine than about the code
 hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
 
+TIMES = ("wall_time", "steps_per_second", "times")
 NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid-full")
 
 
@@ -23,3 +29,19 @@ def shared_task(name: str, **options: Any) -> Task:
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The metrics without the times."""
+    return [
+        {name: value for name, value in line.items() if name not in TIMES}
+        for line in read_lines(run / "metrics.jsonl")
+    ]
+
+
+def same_runs(a: Path, b: Path) -> None:
+    """Same archive, bit by bit, and same metrics but for times."""
+    for name, values in ppga.load_archive(a).elites.items():
+        np.testing.assert_array_equal(ppga.load_archive(b).elites[name], values, err_msg=name)
+    assert json.dumps(lines(a)) == json.dumps(lines(b))
+    assert (a / "cells.jsonl").read_text() == (b / "cells.jsonl").read_text()

@@ -27,27 +27,12 @@ from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
 from ppga.strategies import XNES
 
-TIMES = ("wall_time", "steps_per_second", "times")
+from conftest import lines, same_runs
+
 CONFIG = PPGAConfig(
     search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
     keeping=ppga.KeepingConfig(checkpoint_seconds=0, snapshot_iterations=4, tensorboard=False),
 )
-
-
-def lines(run: Path) -> list[dict[str, Any]]:
-    """The metrics without the times."""
-    return [
-        {name: value for name, value in line.items() if name not in TIMES}
-        for line in read_lines(run / "metrics.jsonl")
-    ]
-
-
-def same_runs(a: Path, b: Path) -> None:
-    """Same archive, bit by bit, and same metrics but for times."""
-    for name, values in ppga.load_archive(a).elites.items():
-        np.testing.assert_array_equal(ppga.load_archive(b).elites[name], values, err_msg=name)
-    assert json.dumps(lines(a)) == json.dumps(lines(b))
-    assert (a / "cells.jsonl").read_text() == (b / "cells.jsonl").read_text()
 
 
 # The folder.

@@ -192,6 +192,69 @@ def compare(
     console.print(f"{output}", soft_wrap=True)
 
 
+def algorithms() -> None:
+    """List the algorithms, with their references."""
+    from ppga.algorithms import ALGORITHMS
+
+    table = Table(box=SIMPLE, caption="ppga train halfcheetah --algorithm NAME")
+    table.add_column("algorithm")
+    table.add_column("")
+    for name, algorithm in ALGORITHMS.items():
+        table.add_row(name, algorithm.summary)
+    table.add_row("ppga --strategy cma-es", "ablation: CMA-ES adapts the gradient coefficients, not xNES")
+    table.add_row("ppga --step recombination", "ablation: no walk, a step to where the best branches are")
+    console.print(table)
+
+
+def study(
+    tasks: tuple[str, ...] = ("halfcheetah",),
+    algorithms: tuple[str, ...] = ("all",),
+    seeds: int = 1,
+    minutes: float | None = None,
+    env_steps: int | None = None,
+    evaluations: int | None = None,
+    preset: str = "laptop",
+    episodes: int = 20,
+    output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("study"),
+) -> None:
+    """Compare algorithms: run each on each task with each seed, one after the other, and write a report.
+
+    Example: ppga study --tasks halfcheetah walker2d --algorithms pga-me ppga --seeds 2 --minutes 10
+
+    It can be stopped with Ctrl-C and continued by the same command; what is done is skipped. More seeds,
+    tasks, algorithms or minutes may be asked for later.
+
+    Args:
+        tasks: robots, see `ppga tasks`; or all.
+        algorithms: see `ppga algorithms`; ppga-cma-es and ppga-recombination too; or all.
+        seeds: how many, from 0.
+        minutes: of each run; 10 if no budget is given.
+        env_steps: of each run, in control steps.
+        evaluations: of each run, in judged policies.
+        preset: settings of all runs.
+        episodes: by which every elite is judged again for the corrected figures; 0 for none.
+        output: the study's folder: TASK/ALGORITHM-SEED, and report/.
+    """
+    at_least_one("--seeds", seeds)
+    if episodes < 0:
+        raise InputError(f"--episodes must be at least 0, got {episodes}.")
+    machine.check_devices()
+    from ppga.runs import PRESETS, Budget
+    from ppga.study import plan, run
+
+    choose("preset", preset, PRESETS)
+    given = Budget(minutes=minutes, env_steps=env_steps, evaluations=evaluations)
+    budget = Budget(minutes=10.0) if given == Budget() else given
+    try:
+        well = run(plan(tasks, algorithms, seeds, budget, preset, episodes, output), console)
+    except KeyboardInterrupt:
+        console.print("\nstopped; the same command goes on with the study", highlight=False)
+        sys.exit(130)
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
+    sys.exit(0 if well else 1)
+
+
 def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | None = None) -> None:
     """Show what this machine has, check the physics engines against each other, and time them.
 
@@ -296,8 +359,10 @@ def main() -> None:
                 "compare": compare,
                 "train": _train(words),
                 "evaluate": evaluate,
+                "study": study,
                 "demo": demo,
                 "tasks": tasks,
+                "algorithms": algorithms,
                 "doctor": doctor,
                 "bench": bench,
             },

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 
 from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
@@ -74,8 +75,8 @@ class SearchConfig:
     patience: int = 0
     restart_at: Literal["random", "sparse"] = "random"
     emitters: int = 1
-    strategy: Literal["xnes", "cma-es"] = "xnes"
-    step: Literal["walk", "recombination"] = "walk"
+    strategy: Annotated[Literal["xnes", "cma-es"], tyro.conf.arg(aliases=("--strategy",))] = "xnes"
+    step: Annotated[Literal["walk", "recombination"], tyro.conf.arg(aliases=("--step",))] = "walk"
     iso_sigma: float = 0.005
     line_sigma: float = 0.05
     gradient_share: float = 0.5

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppga.archives import Archive, load_archive
 from ppga.errors import InputError
+from ppga.runs.config import PPGAConfig
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.storage import read_json
 
@@ -76,13 +77,23 @@ def read_run(path: str | Path) -> Run:
     return Run(
         folder.path,
         task,
-        config.algorithm,
+        _called(config),
         config.seed,
         metrics,
         archives[ARCHIVED],
         archives[CORRECTED],
         evaluation,
     )
+
+
+def _called(config: PPGAConfig) -> str:
+    """The algorithm, and how it was changed."""
+    changed = [
+        word
+        for word, plain in ((config.search.strategy, "xnes"), (config.search.step, "walk"))
+        if word != plain
+    ]
+    return "-".join([config.algorithm, *changed])
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:

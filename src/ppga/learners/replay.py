@@ -12,7 +12,7 @@ import numpy as np
 
 from ppga import machine
 from ppga.errors import InputError, at_least_one
-from ppga.storage import NumpyArray
+from ppga.storage import NumpyArray, sync
 
 NAME = "replay.bin"
 KEPT_CHECKPOINTS = 3
@@ -41,8 +41,7 @@ class Replay:
         self.burst = burst
         self.written = self.saved = 0
         self._rows: NumpyArray | None = None
-        self._head: NumpyArray | None = None
-        self.path: Path | None = None
+        self._path: Path | None = None
 
     @property
     def bytes(self) -> int:
@@ -53,47 +52,58 @@ class Replay:
         """Rows remembered now."""
         return min(self.written, self.capacity)
 
-    def open(self, folder: Path | None) -> None:
-        """Begin, in a file of this folder, or in memory without one.
+    def check(self, folder: Path | None) -> None:
+        """Raise an InputError if there is not room enough, in the folder or in memory.
 
         A file must fit into memory too: rows are read at random, and a disk would take forever.
-
-        Raises:
-            InputError: it will not fit.
         """
-        self._check(machine.free_memory(), "memory")
-        if folder is None:
-            self._rows = np.zeros((self.room, *self.shape), np.float32)
-            return
-        self.path = folder / NAME
-        if not self.path.exists():
-            self._check(shutil.disk_usage(folder).free, f"disk, {folder}")
-            with self.path.open("wb") as file:
-                file.truncate(self.bytes)  # a hole, filled as rows come
-        elif self.path.stat().st_size != self.bytes:
-            raise InputError(f"{self.path} has {self.path.stat().st_size} bytes, expected {self.bytes}.")
-        self._head = np.memmap(self.path, np.int64, "r+", 0, (1,))
-        self._rows = np.memmap(self.path, np.float32, "r+", HEAD, (self.room, *self.shape))
-
-    def _check(self, free: int, where: str) -> None:
-        if self.bytes > LARGEST_SHARE * free:
-            fits = int((LARGEST_SHARE * free - HEAD) / (self.bytes - HEAD) * self.capacity)
+        rooms = {"memory": machine.free_memory()}
+        if folder is not None and not (folder / NAME).exists():
+            there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+            rooms[f"disk, {there}"] = shutil.disk_usage(there).free
+        for where, free in rooms.items():
+            if self.bytes <= LARGEST_SHARE * free:
+                continue
+            room = (LARGEST_SHARE * free - HEAD) / (4 * int(np.prod(self.shape)))
+            fits = int(min((room - KEPT_CHECKPOINTS) / 1.5, room - 2 * KEPT_CHECKPOINTS * self.burst))
             raise InputError(
                 f"a replay buffer of {self.capacity:,} transitions takes {self.bytes / 2**30:.2f} GiB, and "
                 f"{free / 2**30:.2f} GiB are free ({where}). At most {max(fits, 0):,} would fit: "
                 "--td3.buffer, --sac.buffer."
             )
 
+    def open(self, folder: Path | None) -> None:
+        """Begin, in a file of this folder, or in memory without one."""
+        if folder is None:
+            self._rows = np.zeros((self.room, *self.shape), np.float32)
+            return
+        path = folder / NAME
+        if not path.exists():
+            with path.open("wb") as file:
+                file.truncate(self.bytes)  # a hole, filled as rows come
+        if path.stat().st_size != self.bytes:
+            raise InputError(f"{path} has {path.stat().st_size} bytes, expected {self.bytes}.")
+        self._path = path
+        self._rows = np.memmap(path, np.float32, "r", HEAD, (self.room, *self.shape))
+
     def add(self, rows: NumpyArray) -> None:
         """Remember rows (n, ...), in order; the oldest are forgotten."""
-        store = self._store()
-        rows = rows[-self.capacity :]
-        if self._head is not None:
-            self._head[0] = self.written + len(rows)  # before the rows: what follows may be half written
+        rows = np.ascontiguousarray(rows[-self.capacity :], np.float32)
         first = self.written % self.room
         fit = min(len(rows), self.room - first)
-        store[first : first + fit] = rows[:fit]
-        store[: len(rows) - fit] = rows[fit:]
+        if self._path is None:
+            store = self._store()
+            store[first : first + fit] = rows[:fit]
+            store[: len(rows) - fit] = rows[fit:]
+        else:  # not through memory, where a full disk would be the end of the process and not an error
+            with self._path.open("r+b") as file:
+                # first of all how far it goes: what follows may be half written
+                file.write(np.array([self.written + len(rows)], np.int64).data)
+                file.flush()
+                file.seek(HEAD + first * 4 * int(np.prod(self.shape)))
+                file.write(rows[:fit].data)
+                file.seek(HEAD)
+                file.write(rows[fit:].data)
         self.written += len(rows)
 
     def sample(self, draws: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
@@ -114,14 +124,12 @@ class Replay:
     @property
     def due(self) -> bool:
         """Whether a checkpoint must be written now: one more iteration could overwrite what one remembers."""
-        return self.path is not None and self.written + self.burst > self.saved + self.stride
+        return self._path is not None and self.written + self.burst > self.saved + self.stride
 
     def state(self) -> NumpyArray:
         """How many rows were ever written; with the file, which is on the disk then, enough to go on."""
-        if isinstance(self._rows, np.memmap):
-            self._rows.flush()
-        if isinstance(self._head, np.memmap):
-            self._head.flush()
+        if self._path is not None:
+            sync(self._path)
         self.saved = self.written
         return np.array(self.written, np.int64)
 
@@ -132,13 +140,13 @@ class Replay:
             InputError: the file does not hold what was remembered then.
         """
         written = int(state)
-        reached = written if self._head is None else int(self._head[0])
-        if self._head is None and written:
+        if self._path is None:
             raise InputError("experience is kept in a run's folder only; this run has none.")
+        reached = int(np.fromfile(self._path, np.int64, 1)[0])
         if reached < written or reached - written > self.room - self.capacity:
             raise InputError(
-                f"{self.path} does not hold the experience of that checkpoint: {written:,} rows were written "
-                f"then, {reached:,} since."
+                f"{self._path} does not hold the experience of that checkpoint: {written:,} rows were "
+                f"written then, {reached:,} by now."
             )
         self.written = self.saved = written
 

@@ -22,6 +22,7 @@ from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
 from ppga.errors import InputError, choose, import_extra
+from ppga.networks import Network
 from ppga.runs import checkpoints
 from ppga.runs.config import Budget, PPGAConfig, to_json
 from ppga.runs.display import Display, Silent
@@ -117,7 +118,7 @@ def train(
         if config.init_from:  # a resumed run may be called from elsewhere
             config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
         algorithm = make_algorithm(task, config, display.pulse)
-        _check_run(algorithm, config, budget)
+        _check_run(algorithm, config, budget, folder.path if folder else None)
         if folder:
             folder.create(name, config, budget, algorithm.problem.describe())
             stack.enter_context(folder.locked())
@@ -155,7 +156,7 @@ def resume(
         )
     with _telling(folder), folder.locked(), contextlib.ExitStack() as stack:
         algorithm = make_algorithm(name if task is None else task, config, display.pulse)
-        _check_run(algorithm, config, budget)
+        _check_run(algorithm, config, budget, folder.path)
         folder.check_problem(algorithm.problem.describe())
         for change in folder.strange_to():
             display.say(f"warning: not exactly as uninterrupted: {change}")
@@ -198,8 +199,10 @@ def _telling(folder: RunFolder | None) -> Iterator[None]:
         ) from None
 
 
-def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget) -> None:
+def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget, folder: Path | None) -> None:
     """Raise an InputError for what would fail only after compiling."""
+    if isinstance(algorithm.problem, PolicyProblem) and algorithm.problem.replay is not None:
+        algorithm.problem.replay.check(folder)
     budget.check_for(isinstance(algorithm.problem, PolicyProblem))
     if config.keeping.wandb:
         import_extra("wandb", "wandb")
@@ -288,8 +291,9 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
     if not len(archive):
         raise InputError("that archive is empty.")
     wanted = {"solution": (algorithm.problem.solution_size,), **algorithm.problem.fields}
+    networks = [part["network"] and Network.of(part["network"]) for part in (theirs, ours)]
+    differs = networks[0] != networks[1]
     for name, shape in wanted.items():
-        differs = (theirs["network"] or {}).get("sizes") != (ours["network"] or {}).get("sizes")
         if differs or name not in archive.elites or archive.elites[name].shape[1:] != shape:
             raise InputError(f"that archive's {name} does not fit: its network is {theirs['network']}, "
                              f"this run's {ours['network']}.")  # fmt: skip

@@ -44,9 +44,8 @@ def load_plain_state(thing: Any, state: Mapping[str, NumpyArray]) -> None:
             )
         elif name in state:  # None in a new object may be an array in one that has worked
             kept = state[name]
-            setattr(
-                thing, name, kept.copy() if kept.ndim else kept[()].item() if _python(value) else kept[()]
-            )
+            array = isinstance(value, np.ndarray) or kept.ndim
+            setattr(thing, name, kept.copy() if array else kept.item() if _python(value) else kept[()])
 
 
 def _inside(value: Any) -> bool:

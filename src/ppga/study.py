@@ -1,0 +1,228 @@
+"""Studies: every algorithm on every task with every seed, one run after the other, then a report.
+
+Runs are processes of their own, so each is what `ppga train` would give, and one that fails takes nothing
+with it. A study can be stopped at any moment; the same command goes on with it.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ppga.algorithms import ALGORITHMS
+from ppga.analysis.report import report
+from ppga.errors import InputError, choose
+from ppga.runs import Budget
+from ppga.runs.folder import RunFolder, read_lines
+from ppga.runs.loop import KNOWN
+from ppga.storage import read_json, write_json
+from ppga.tasks import TASKS
+
+VARIANTS = {
+    "ppga-cma-es": ("ppga", ("--strategy", "cma-es")),
+    "ppga-recombination": ("ppga", ("--step", "recombination")),
+}
+"""Names for ways to run an algorithm: which one, and with what options."""
+SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
+"""What `all` means: every system of the paper, and MAP-Elites."""
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a run that was told to stop."""
+CORRECTION_MINUTES = 1.0
+"""What judging an archive of a hundred elites again takes, roughly."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study.
+
+    Attributes:
+        tasks: names.
+        algorithms: names, of variants too.
+        seeds: how many, from 0.
+        budget: of each run.
+        preset: settings.
+        episodes: by which every elite is judged again; 0 for no corrected archives.
+        output: the study's folder.
+    """
+
+    tasks: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    seeds: int
+    budget: Budget
+    preset: str
+    episodes: int
+    output: Path
+
+    def corrects(self, one: "Planned") -> bool:
+        """Whether a run's elites are judged again."""
+        return self.episodes > 0 and one.task in TASKS
+
+    def runs(self) -> list["Planned"]:
+        """All runs, seed by seed, so that a study that is stopped has something of everything."""
+        return [
+            Planned(task, algorithm, seed, self.output / task / f"{algorithm}-{seed}")
+            for seed in range(self.seeds)
+            for task in self.tasks
+            for algorithm in self.algorithms
+        ]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a study."""
+
+    task: str
+    algorithm: str
+    seed: int
+    folder: Path
+
+
+def names(
+    given: Sequence[str], everything: Sequence[str], known: Sequence[str], what: str
+) -> tuple[str, ...]:
+    """The names given, each known; `all` for everything."""
+    if not given:
+        raise InputError(f"a study needs at least one {what}.")
+    if "all" in given:
+        return tuple(everything)
+    for name in given:
+        choose(what, name, [*known, "all"])
+    return tuple(dict.fromkeys(given))
+
+
+def plan(
+    tasks: Sequence[str],
+    algorithms: Sequence[str],
+    seeds: int,
+    budget: Budget,
+    preset: str,
+    episodes: int,
+    output: Path,
+) -> Plan:
+    """A study that can be run, or an InputError."""
+    budget.check()
+    made = Plan(
+        names(tasks, list(TASKS), KNOWN, "task"),
+        names(algorithms, SYSTEMS, [*ALGORITHMS, *VARIANTS], "algorithm"),
+        seeds,
+        budget,
+        preset,
+        episodes,
+        output,
+    )
+    file = output / "study.json"
+    if file.exists() and read_json(file).get("preset") != preset:
+        raise InputError(f"{output} holds a study with preset {read_json(file).get('preset')!r}.")
+    return made
+
+
+def run(plan: Plan, console: Console) -> bool:
+    """Run what is not done yet, then write the report; whether everything went well.
+
+    Raises:
+        KeyboardInterrupt: it was stopped; the same command goes on.
+    """
+    runs = plan.runs()
+    waiting = [one for one in runs if not finished(one, plan)]
+
+    def say(message: str) -> None:
+        console.print(message, soft_wrap=True, highlight=False)
+
+    say(f"{len(runs)} runs: {', '.join(plan.algorithms)} on {', '.join(plan.tasks)}, {plan.seeds} seeds each")
+    if len(waiting) < len(runs):
+        say(f"{len(runs) - len(waiting)} of them are done already")
+    if waiting and plan.budget.minutes:
+        correction = CORRECTION_MINUTES if plan.episodes else 0.0
+        minutes = sum(plan.budget.minutes - spent(one.folder) + correction for one in waiting)
+        until = time.strftime("%H:%M", time.localtime(time.time() + 60 * minutes))
+        say(f"about {_span(minutes)} to go, until {until}")
+    plan.output.mkdir(parents=True, exist_ok=True)
+    write_json(
+        plan.output / "study.json",
+        {"preset": plan.preset, "tasks": plan.tasks, "algorithms": plan.algorithms, "seeds": plan.seeds},
+    )
+    failed = []
+    for number, one in enumerate(waiting, start=1):
+        say(f"\n{number} of {len(waiting)}: {one.algorithm} on {one.task}, seed {one.seed}")
+        code = _call(_train_words(one, plan))
+        if code == 0 and plan.corrects(one):
+            code = _call(["evaluate", str(one.folder), "--episodes", str(plan.episodes)])
+        if code in STOPPED:
+            raise KeyboardInterrupt
+        if code:
+            failed.append(one)
+            say(f"{one.folder} failed (exit code {code}); going on with the others")
+    done = [one.folder for one in runs if RunFolder(one.folder).metrics.exists()]
+    if done:
+        say(f"\n{report(done, plan.output / 'report')}")
+    for one in failed:
+        say(f"failed: {one.folder}")
+    return not failed
+
+
+def finished(one: Planned, plan: Plan) -> bool:
+    """Whether a run has used up the budget, and was judged again if that was asked for."""
+    place = RunFolder(one.folder)
+    if not place.config.exists() or not place.metrics.exists():
+        return False
+    last = _last(place)
+    if last is None:
+        return False
+    used = plan.budget.spent(
+        last["iteration"], last["wall_time"] / 60, last["env_steps"], last["evaluations"]
+    )
+    corrected = place.archive.parent / "evaluation.json"
+    fresh = corrected.exists() and corrected.stat().st_mtime >= place.archive.stat().st_mtime
+    return used >= 1 and (fresh or not plan.corrects(one))
+
+
+def spent(folder: Path) -> float:
+    """Minutes that a run has taken so far."""
+    place = RunFolder(folder)
+    last = _last(place) if place.metrics.exists() else None
+    return 0.0 if last is None else float(last["wall_time"]) / 60
+
+
+def _last(folder: RunFolder) -> dict[str, Any] | None:
+    lines = list(read_lines(folder.metrics))
+    return lines[-1] if lines else None
+
+
+def _train_words(one: Planned, plan: Plan) -> list[str]:
+    """The command that begins a run, or goes on with it."""
+    budget = [
+        word
+        for name in ("iterations", "minutes", "env_steps", "evaluations")
+        if (limit := getattr(plan.budget, name)) is not None
+        for word in (f"--{name.replace('_', '-')}", str(limit))
+    ]
+    if RunFolder(one.folder).config.exists():
+        return ["train", "--resume", str(one.folder), *budget]
+    algorithm, options = VARIANTS.get(one.algorithm, (one.algorithm, ()))
+    return [
+        "train", one.task, "--algorithm", algorithm, "--preset", plan.preset, "--seed", str(one.seed),
+        "--output", str(one.folder), *budget, *options,
+    ]  # fmt: skip
+
+
+def _call(words: Sequence[str]) -> int:
+    """Run a command in a process of its own, on this terminal; its exit code.
+
+    Ctrl-C reaches that process as well, which then ends its iteration; this one waits for it.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "ppga", *words])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+def _span(minutes: float) -> str:
+    return f"{minutes / 60:.1f} hours" if minutes >= 120 else f"{minutes:.0f} minutes"

@@ -1,0 +1,122 @@
+"""The ring of experience, against a list that forgets."""
+
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppga import InputError, machine
+from ppga.learners.replay import NAME, Replay
+
+
+def rows(first: int, n: int) -> np.ndarray:
+    return np.arange(first, first + n, dtype=np.float32)[:, None] * [1.0, -1.0]
+
+
+def remembered(replay: Replay) -> set[float]:
+    """Everything that can be drawn."""
+    drawn = replay.sample(np.random.default_rng(0), (4000,))
+    assert (drawn[:, 0] == -drawn[:, 1]).all(), "rows stay whole"
+    return set(drawn[:, 0].tolist())
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+@given(bursts=st.lists(st.integers(0, 13), min_size=1, max_size=12))
+def test_it_remembers_the_last_rows(
+    bursts: list[int], in_a_file: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    replay, slow, written = Replay(10, (2,), 13), deque[float](maxlen=10), 0
+    replay.open(tmp_path_factory.mktemp("ring") if in_a_file else None)
+    for burst in bursts:
+        replay.add(rows(written, burst))
+        slow.extend(range(written, written + burst))
+        written += burst
+        assert len(replay) == len(slow)
+        if slow:
+            assert remembered(replay) == set(slow)
+
+
+def test_draws_are_even() -> None:
+    replay = Replay(5, (2,), 5)
+    replay.open(None)
+    replay.add(rows(0, 13))
+    drawn = replay.sample(np.random.default_rng(1), (200, 100))[..., 0]
+    assert drawn.shape == (200, 100)
+    _, counts = np.unique(drawn, return_counts=True)
+    assert len(counts) == 5
+    np.testing.assert_allclose(counts, 4000, rtol=0.1)
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_from_any_of_three_checkpoints_all_is_there(kept: int, tmp_path: Path) -> None:
+    """Killed in the middle of an iteration after checkpoints that came as late as they may."""
+    replay = Replay(100, (2,), 30)
+    replay.open(tmp_path)
+    saved: list[tuple[np.ndarray, set[float]]] = []
+    written = 0
+    for _ in range(40):
+        replay.add(rows(written, 30))
+        written += 30
+        if replay.due:
+            saved.append((replay.state(), remembered(replay)))
+    replay.add(rows(written, 29))  # an iteration that nobody finished
+    state, then = saved[-kept]
+    again = Replay(100, (2,), 30)
+    again.open(tmp_path)
+    again.load_state(state)
+    assert remembered(again) == then
+    again.add(rows(int(state), 7))
+    assert max(remembered(again)) == int(state) + 6
+    with pytest.raises(InputError, match="does not hold the experience"):
+        again.load_state(saved[-8][0])
+
+
+def test_a_file_that_was_lost_or_cut_is_noticed(tmp_path: Path) -> None:
+    replay = Replay(50, (2,), 10)
+    replay.open(tmp_path)
+    replay.add(rows(0, 40))
+    state = replay.state()
+    (tmp_path / NAME).unlink()
+    again = Replay(50, (2,), 10)
+    again.open(tmp_path)
+    with pytest.raises(InputError, match="does not hold the experience"):
+        again.load_state(state)
+    (tmp_path / NAME).write_bytes(b"short")
+    with pytest.raises(InputError, match="5 bytes, expected"):
+        Replay(50, (2,), 10).open(tmp_path)
+    nowhere = Replay(50, (2,), 10)
+    nowhere.open(None)
+    with pytest.raises(InputError, match="in a run's folder only"):
+        nowhere.load_state(state)
+
+
+def test_what_does_not_fit_is_refused_with_what_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = Replay(1000, (16,), 10)
+    replay.check(tmp_path)
+    monkeypatch.setattr(machine, "free_memory", lambda: replay.bytes // 2)
+    with pytest.raises(InputError, match=r"At most 4\d\d would fit") as refusal:
+        replay.check(tmp_path)
+    fits = Replay(int(str(refusal.value).split("At most ")[1].split()[0]), (16,), 10)
+    fits.check(tmp_path)
+    huge = Replay(10**14, (16,), 10)
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**18)
+    with pytest.raises(InputError, match=r"free \(disk"):
+        huge.check(tmp_path / "not" / "made" / "yet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_can_be_drawn_from_nothing() -> None:
+    replay = Replay(5, (2,), 5)
+    replay.open(None)
+    with pytest.raises(InputError, match="empty"):
+        replay.sample(np.random.default_rng(0), (1,))
+
+
+def test_free_memory_is_some_of_it() -> None:
+    total = machine.describe()["memory_gib"] * 2**30
+    assert 0 < machine.free_memory() <= 1.01 * total

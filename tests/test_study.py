@@ -1,0 +1,133 @@
+"""Studies: a grid of real runs, stopped, continued and extended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ppga.algorithms import ALGORITHMS
+from ppga.analysis.runs import read_run
+from ppga.study import SYSTEMS
+
+from conftest import lines
+
+
+def study(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable, "-m", "ppga", "study", "--tasks", "sphere", "--preset", "smoke",
+            "--output", str(folder), *words,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+
+
+def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    first = study(folder, "--algorithms", "map-elites", "ppga-cma-es", "--evaluations", "40")
+    assert first.returncode == 0, first.stderr
+    assert "2 runs" in first.stdout
+    runs = sorted(folder.glob("sphere/*"))
+    assert [run.name for run in runs] == ["map-elites-0", "ppga-cma-es-0"]
+    assert [read_run(run).algorithm for run in runs] == ["map-elites", "ppga-cma-es"]
+    for run in runs:
+        assert 40 <= lines(run)[-1]["evaluations"] < 50
+    assert (folder / "report" / "report.html").exists()
+    before = {run: (run / "metrics.jsonl").read_bytes() for run in runs}
+
+    again = study(folder, "--algorithms", "map-elites", "ppga-cma-es", "--evaluations", "40", "--seeds", "2")
+    assert again.returncode == 0, again.stderr
+    assert "2 of them are done already" in again.stdout
+    assert "1 of 2: map-elites on sphere, seed 1" in again.stdout
+    assert {run: (run / "metrics.jsonl").read_bytes() for run in runs} == before
+    page = (folder / "report" / "report.html").read_text()
+    assert "ppga-cma-es" in page
+    assert "map-elites" in page
+
+    longer = study(folder, "--algorithms", "map-elites", "--evaluations", "80")
+    assert longer.returncode == 0, longer.stderr
+    assert lines(runs[0])[-1]["evaluations"] >= 80, "a longer budget goes on with what is there"
+    other = study(folder, "--algorithms", "map-elites", "--evaluations", "80", "--preset", "laptop")
+    assert other.returncode == 2
+    assert "holds a study with preset 'smoke'" in other.stderr
+
+
+def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    """PGA-ME needs environments; the sphere has none."""
+    found = study(tmp_path / "study", "--algorithms", "pga-me", "map-elites", "--evaluations", "20")
+    assert found.returncode == 1
+    assert "learns in environments" in found.stderr
+    assert f"failed: {tmp_path / 'study' / 'sphere' / 'pga-me-0'}" in found.stdout
+    assert (tmp_path / "study" / "sphere" / "map-elites-0" / "archive").exists()
+
+
+def test_a_study_that_is_stopped_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    words = [
+        sys.executable, "-m", "ppga", "study", "--tasks", "sphere", "--preset", "smoke", "--output",
+        str(folder), "--algorithms", "map-elites", "ppga", "--minutes", "60",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    metrics = folder / "sphere" / "map-elites-0" / "metrics.jsonl"
+    while not metrics.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "about 2.0 hours to go" in output
+    assert "the same command goes on" in output
+    done = lines(metrics.parent)[-1]["iteration"]
+    more = study(folder, "--algorithms", "map-elites", "--evaluations", str(4 * (done + 5)))
+    assert more.returncode == 0, more.stderr
+    assert f"resuming after iteration {done}" in more.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--algorithms", "pgame"), "Did you mean 'pga-me'"),
+        (("--tasks", "walker"), "unknown task"),
+        (("--seeds", "0"), "--seeds"),
+        (("--minutes", "-1"), "must be positive"),
+        (("--episodes", "-1"), "--episodes"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    found = study(tmp_path / "study", *words)
+    assert found.returncode == 2
+    assert message in found.stderr
+    assert not (tmp_path / "study").exists()
+
+
+def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:
+    assert set(SYSTEMS) == {*ALGORITHMS, "ppga-cma-es", "ppga-recombination"} - {"ppo"}
+    listed = subprocess.run(
+        [sys.executable, "-m", "ppga", "algorithms"], capture_output=True, text=True, check=True
+    ).stdout
+    for name in ALGORITHMS:
+        assert f" {name} " in listed
+    assert "--strategy cma-es" in listed
+    plan = subprocess.run(
+        [
+            sys.executable, "-m", "ppga", "train", "hopper", "--strategy", "cma-es", "--step",
+            "recombination", "--dry-run", "--preset", "smoke",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    ).stdout  # fmt: skip
+    assert (
+        json.dumps([line.split()[1] for line in plan.splitlines() if "search.strategy" in line])
+        == '["cma-es"]'
+    )
+    assert [line.split()[1] for line in plan.splitlines() if "search.step" in line] == ["recombination"]

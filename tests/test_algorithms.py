@@ -86,6 +86,7 @@ def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -
         *((name, {}) for name in ANYWHERE),
         ("ppga", {"strategy": "cma-es"}),
         ("ppga", {"step": "recombination"}),
+        ("ppga", {"leg": 3, "reward_every": 2, "restart_at": "sparse"}),
         ("sep-cma-mae", {"emitters": 3}),
     ],
 )

@@ -164,6 +164,29 @@ def test_weights_of_the_walk() -> None:
         np.testing.assert_array_equal(patient.walk_weights(np.array([0.1, 0.5, 2.0])), expected)
 
 
+def test_every_other_leg_begins_at_the_best_elite_and_follows_the_reward() -> None:
+    """Legs of three iterations after two for the reward; two search points that take turns."""
+    search = replace(SEARCH, reward_first=2, leg=3, reward_every=2, emitters=2, first_updates=7)
+    algorithm = started(replace(CONFIG, search=search))
+    mean = np.array([0.1, 0.5, 2.0])
+    for iteration in range(1, 15):
+        assert algorithm.step()["iteration"] == iteration
+        leg = max(0, iteration - 2) // 3  # the leg that comes next
+        assert algorithm.restarts == 2 * leg
+        # of the two restarts at the end of each leg the second counts as even
+        np.testing.assert_array_equal(algorithm.rewarding, [False, leg > 0])
+        if iteration == 2 + 3 * leg and leg:
+            best = algorithm.archives.best_elite()
+            assert best["objective"] == algorithm.archives.figures()["best"]
+            np.testing.assert_array_equal(algorithm.problem.solutions(algorithm.search)[1], best["solution"])
+        if iteration >= 5:
+            np.testing.assert_array_equal(algorithm.walk_weights(mean, 0), mean)
+            np.testing.assert_array_equal(algorithm.walk_weights(mean, 1), [1, 0, 0])
+            assert algorithm.walk_updates() == SEARCH.walk_updates, "one of them is not for the reward"
+    algorithm.rewarding[:] = True
+    assert algorithm.walk_updates() == 7
+
+
 def test_several_search_points_share_the_archive_and_none_else() -> None:
     config = replace(CONFIG, search=replace(SEARCH, emitters=3, branches=12))
     algorithm = started(config)

@@ -43,6 +43,8 @@ class SearchConfig:
         steady: how far an elite's measures may spread over the confirming episodes (standard deviation, in
             units of their ranges): what differs from day to day belongs in no cell; 0: any distance.
         leg: iterations after which a search policy is restarted even if it still finds something; 0: never.
+        reward_every: every so-manieth leg begins at the best elite and follows the reward alone, with
+            `first_updates`, as the beginning does; 0: none.
         patience: iterations without a new elite after which a search policy is restarted; 0: only when none
             of its branches entered the soft archive, as in the paper.
         restart_at: a random elite, or by preference one with empty cells around it (sparse).
@@ -72,6 +74,7 @@ class SearchConfig:
     confirm: int = 0
     steady: float = 0.0
     leg: int = 0
+    reward_every: int = 0
     patience: int = 0
     restart_at: Literal["random", "sparse"] = "random"
     emitters: int = 1
@@ -87,13 +90,16 @@ class SearchConfig:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
-        for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "leg", "patience"):
+        for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "leg",
+                     "reward_every", "patience"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:
             raise InputError(
                 f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
             )
+        if self.reward_every and not self.leg:
+            raise InputError("reward_every counts legs: it needs leg, the iterations of one.")
         if self.steady and not self.confirm:
             raise InputError("steady needs confirm: how much measures spread is seen in confirming episodes.")
         for name in ("sigma0", "es_sigma"):

@@ -61,6 +61,8 @@ class PPGA(Algorithm):
         # iterations since each emitter gave a new elite, and since it began
         self.idle = np.zeros(self.config.emitters, np.int64)
         self.age = np.zeros(self.config.emitters, np.int64)
+        # whether each follows the reward alone in this leg
+        self.rewarding = np.zeros(self.config.emitters, bool)
         for emitter in range(self.config.emitters):
             self.restart_strategy(emitter)
 
@@ -98,14 +100,13 @@ class PPGA(Algorithm):
         self.idle = np.where(new_elites, 0, self.idle + 1)
         scarce = new_elites < SCARCE * self.config.branches
         self.search = problem.stir(self.search, np.where(scarce, STIR, 1 / STIR))
-        if not self.beginning():
-            self.age += 1
+        self.age += self.iteration > self.config.reward_first
         improvement, entered = branched.improvement.reshape(m, n), branched.entered.reshape(m, n)
 
         ranking = [_best_first(gained) for gained in improvement]
         for strategy, order, gained in zip(self.strategies, ranking, improvement, strict=True):
             strategy.tell(order, gained)
-        stuck = np.asarray(~entered.any(axis=1))
+        stuck = np.asarray(~entered.any(axis=1)) & ~self.rewarding
 
         walked = Effort()
         if not stuck.all():
@@ -129,7 +130,8 @@ class PPGA(Algorithm):
             for emitter in range(self.config.emitters):
                 self.restart_strategy(emitter)
         for emitter, strategy in enumerate(self.strategies):
-            tired = 0 < self.config.patience <= self.idle[emitter] or 0 < self.config.leg <= self.age[emitter]
+            patience = 0 if self.rewarding[emitter] else self.config.patience
+            tired = 0 < patience <= self.idle[emitter] or 0 < self.config.leg <= self.age[emitter]
             if stuck[emitter] or tired or strategy.check_stop(improvement[emitter][ranking[emitter]]):
                 self.restart(emitter)
         return record
@@ -142,7 +144,7 @@ class PPGA(Algorithm):
             ranking: of each emitter's, best first.
             key: of what is random about it.
         """
-        if self.config.step == "recombination" and not self.beginning():
+        if self.config.step == "recombination" and self.iteration > self.config.reward_first:
             theta = self.problem.solutions(self.search)
             means = [
                 recombined(some[order]) if len(order) else itself
@@ -151,24 +153,22 @@ class PPGA(Algorithm):
             self.search, effort = self.problem.place(self.search, np.stack(means), key)
             return effort
         weights = np.zeros((len(self.strategies), 1 + len(self.problem.measure_names)))
-        for row, strategy in zip(weights, self.strategies, strict=True):
-            row[: self.directions] = self.walk_weights(strategy.mean)
+        for emitter, strategy in enumerate(self.strategies):
+            weights[emitter, : self.directions] = self.walk_weights(strategy.mean, emitter)
         self.search, effort = self.problem.walk(self.search, weights, key, self.walk_updates())
         return effort
 
-    def beginning(self) -> bool:
-        """Whether the walk follows the reward alone yet."""
-        return self.iteration <= self.config.reward_first
+    def on_reward(self) -> NumpyArray:
+        """Which (m,) search policies follow the reward alone now."""
+        return self.rewarding | (self.iteration <= self.config.reward_first)
 
     def walk_updates(self) -> int:
         """Learning updates of this iteration's walk (N2)."""
-        return (self.config.first_updates if self.beginning() else 0) or self.config.walk_updates
+        return (self.config.first_updates if self.on_reward().all() else 0) or self.config.walk_updates
 
-    def walk_weights(self, mean: NumpyArray) -> NumpyArray:
-        """Objective of the walk: xNES' mean c_mu; f alone where that is zero, and at the beginning if told
-        so.
-        """
-        weights = np.zeros_like(mean) if self.beginning() else mean.copy()
+    def walk_weights(self, mean: NumpyArray, emitter: int = 0) -> NumpyArray:
+        """Objective of the walk: xNES' mean c_mu; f alone where that is zero, and where told so."""
+        weights = np.zeros_like(mean) if self.on_reward()[emitter] else mean.copy()
         if self.config.clip_objective:
             weights[0] = max(weights[0], 0.0)
         if self.config.reward_share:
@@ -178,13 +178,18 @@ class PPGA(Algorithm):
         return weights
 
     def restart(self, emitter: int) -> None:
-        """Begin again at an elite of the archive."""
+        """Begin again at an elite of the archive; at the best one, for the reward, every so often."""
         self.restart_strategy(emitter)
         self.restarts += 1
         self.idle[emitter] = self.age[emitter] = 0
+        every = self.config.reward_every
+        self.rewarding[emitter] = bool(every) and self.restarts % every == 0
         if not self.archives.result.empty:
             draws = np.random.default_rng([self.seed, self.iteration, emitter, 1])
-            elite = self.archives.random_elite(draws, self.config.restart_at == "sparse")
+            if self.rewarding[emitter]:
+                elite = self.archives.best_elite()
+            else:
+                elite = self.archives.random_elite(draws, self.config.restart_at == "sparse")
             key = jax.random.fold_in(self.key(), emitter)
             self.search = self.problem.move(self.search, emitter, elite, key)
 
@@ -211,7 +216,7 @@ class PPGA(Algorithm):
         """All that is needed to go on, as plain arrays."""
         return (
             super().state()
-            | {"idle": self.idle, "age": self.age}
+            | {"idle": self.idle, "age": self.age, "rewarding": self.rewarding}
             | {
                 f"strategy/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
                 for emitter, strategy in enumerate(self.strategies)
@@ -223,6 +228,7 @@ class PPGA(Algorithm):
         """Go on from a `state()`."""
         super().load_state(state)
         self.idle, self.age = np.array(state["idle"]), np.array(state["age"])
+        self.rewarding = np.array(state["rewarding"])
         for emitter, strategy in enumerate(self.strategies):
             strategy.load_state(under(f"strategy/{emitter}/", state))
 

@@ -236,6 +236,12 @@ class ArchivePair:
         elites = self.random_elites(draws, 1, sparse)
         return {name: values[0] for name, values in elites.items()}
 
+    def best_elite(self) -> dict[str, NumpyArray]:
+        """The elite with the highest objective, with all its fields."""
+        elites = elites_of(self.result)
+        best = int(np.argmax(elites["objective"]))
+        return {name: values[best] for name, values in elites.items()}
+
     def random_elites(
         self, draws: np.random.Generator, n: int, sparse: bool = False
     ) -> dict[str, NumpyArray]:

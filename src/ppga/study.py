@@ -89,11 +89,10 @@ def names(
     """The names given, each known; `all` for everything."""
     if not given:
         raise InputError(f"a study needs at least one {what}.")
-    if "all" in given:
-        return tuple(everything)
     for name in given:
         choose(what, name, [*known, "all"])
-    return tuple(dict.fromkeys(given))
+    meant = [one for name in given for one in (everything if name == "all" else [name])]
+    return tuple(dict.fromkeys(meant))
 
 
 def plan(
@@ -151,7 +150,7 @@ def run(plan: Plan, console: Console) -> bool:
     for number, one in enumerate(waiting, start=1):
         say(f"\n{number} of {len(waiting)}: {one.algorithm} on {one.task}, seed {one.seed}")
         code = _call(_train_words(one, plan))
-        if code == 0 and plan.corrects(one):
+        if code == 0 and plan.corrects(one) and _found(one):
             code = _call(["evaluate", str(one.folder), "--episodes", str(plan.episodes)])
         if code in STOPPED:
             raise KeyboardInterrupt
@@ -179,7 +178,13 @@ def finished(one: Planned, plan: Plan) -> bool:
     )
     corrected = place.archive.parent / "evaluation.json"
     fresh = corrected.exists() and corrected.stat().st_mtime >= place.archive.stat().st_mtime
-    return used >= 1 and (fresh or not plan.corrects(one))
+    return used >= 1 and (fresh or not plan.corrects(one) or not last["elites"])
+
+
+def _found(one: Planned) -> bool:
+    """Whether a run has any elites."""
+    last = _last(RunFolder(one.folder))
+    return last is not None and last["elites"] > 0
 
 
 def spent(folder: Path) -> float:
@@ -217,11 +222,14 @@ def _call(words: Sequence[str]) -> int:
     Ctrl-C reaches that process as well, which then ends its iteration; this one waits for it.
     """
     process = subprocess.Popen([sys.executable, "-m", "ppga", *words])
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
         return process.wait()
     except KeyboardInterrupt:
         process.wait()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _span(minutes: float) -> str:

@@ -72,7 +72,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
             iterations: end after that many iterations.
             minutes: end after that many minutes of wall time.
             env_steps: end after that many control steps, learning and judging.
-            evaluations: end after that many judged episodes.
+            evaluations: end after that many judged policies.
             output: the run's folder; runs/TASK-ALGORITHM-TIME by default.
             resume: continue this run, as if it had never stopped; budgets may be raised.
             quiet: print the end and warnings only.
@@ -217,7 +217,7 @@ def _show_plan(console: Console, task: str, config: PPGAConfig, budget: Budget, 
     table.add_section()
     table.add_row("numbers in a policy", f"{expected.parameters:,}")
     table.add_row("control steps an iteration", f"{expected.iteration_steps:,} at most")
-    table.add_row("memory, both archives full", f"{expected.archive_bytes / 2**20:,.0f} MiB")
+    table.add_row("memory, archives full", f"{expected.archive_bytes / 2**20:,.0f} MiB")
     table.add_row("memory, learning", f"{expected.learning_bytes / 2**20:,.0f} MiB")
     iterations = "not known" if expected.iterations is None else f"{expected.iterations:,}"
     table.add_row("iterations", f"about {iterations}")

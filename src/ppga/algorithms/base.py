@@ -19,6 +19,9 @@ from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
+AT_ONCE = 128
+"""Episodes that are worth playing at once."""
+
 
 @dataclass(frozen=True)
 class SearchConfig:
@@ -150,6 +153,10 @@ class Algorithm:
     """Of the settings, those of the learners it uses: ppo, td3, sac."""
     gradients: ClassVar[bool] = False
     """Whether it needs a problem that has them, with search points that walk."""
+    soft: ClassVar[bool] = False
+    """Whether a soft archive steers it."""
+    alone: ClassVar[bool] = False
+    """Whether there is no such thing as several emitters."""
     anywhere: ClassVar[bool] = True
     """Whether it can search in any problem, not only where policies learn from experience."""
 
@@ -211,8 +218,8 @@ class Algorithm:
         return jax.random.fold_in(jax.random.key(self.seed), self.iteration)
 
     def draws(self, stream: int) -> np.random.Generator:
-        """Randomness of this iteration for NumPy, several streams of it."""
-        return np.random.default_rng([self.seed, self.iteration, stream])
+        """Randomness of this iteration for NumPy, several streams of it, from 0."""
+        return np.random.default_rng([self.seed, self.iteration, stream + 10])  # a last 0 would not count
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -288,8 +295,10 @@ class Algorithm:
         m, n, _ = solutions.shape
         objective = np.full((m, n), np.nan, np.float32)
         measures = np.full((m, n, len(self.problem.measure_names)), np.nan, np.float32)
-        # each emitter's chosen ones, in groups of one size: as many episodes at once as in a judgement
-        size = max(1, self.config.branches * self.config.episodes // self.config.confirm)
+        # each emitter's chosen ones, in groups of one size: as many episodes at once as in a judgement, or
+        # as keep the machine busy
+        together = max(n * self.config.episodes, AT_ONCE // m)
+        size = min(n, max(1, together // self.config.confirm))
         order = np.argsort(~chosen, axis=1, kind="stable")
         for number, first in enumerate(range(0, int(chosen.sum(axis=1).max(initial=0)), size)):
             columns = order[:, np.minimum(np.arange(first, first + size), n - 1)]  # (m, size)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 from ribs.emitters import GradientArborescenceEmitter
+from scipy.stats import rankdata
 
 from ppga.algorithms.base import Cost
 from ppga.algorithms.emitters import WithEmitters, number_of
@@ -23,6 +24,7 @@ class CMAMAEGA(WithEmitters):
     name = "cma-maega-td3-es"
     summary = "CMA-MAEGA, reward by TD3 and measures by OpenAI-ES (Tjanaka et al., GECCO 2022)"
     sections: ClassVar[tuple[str, ...]] = ("td3",)
+    soft = True
     anywhere = False
     problem: OffPolicy
 
@@ -76,6 +78,7 @@ class CMAMAEGA(WithEmitters):
         self.count(learnt)
         jacobian = np.concatenate([np.stack(rewards)[:, None], self.measure_gradients(noise, around)], axis=1)
 
+        jacobian = np.nan_to_num(jacobian, posinf=0.0, neginf=0.0)
         for emitter, place, gradients in zip(self.emitters, theta, jacobian, strict=True):
             self.tell_gradients(emitter, place, gradients)
         branches = np.stack([emitter.ask() for emitter in self.emitters])  # (m, n, d)
@@ -101,8 +104,8 @@ class CMAMAEGA(WithEmitters):
         """How each measure changes (m, k, d), by those around the search policies."""
         m, n, _ = noise.shape
         measures = seen.measures.reshape(m, n, -1)
-        ranks = np.nan_to_num(measures, nan=0.0).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-        centred = ranks / (n - 1) - 0.5
+        ranks = rankdata(np.nan_to_num(measures, nan=0.0), axis=1)  # of equals, the mean: no direction
+        centred = (ranks - 1) / (n - 1) - 0.5
         return np.asarray(np.einsum("mnk,mnd->mkd", centred, noise) / (n * self.config.es_sigma))
 
     def tell_gradients(self, emitter: Any, theta: NumpyArray, jacobian: NumpyArray) -> None:

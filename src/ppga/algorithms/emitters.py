@@ -57,7 +57,7 @@ class WithEmitters(Algorithm):
         }
         restarts = sum(emitter.restarts for emitter in self.emitters)
         # where a restart begins is up to the archive
-        self.archives.soft.reseed([self.seed, self.iteration])
+        self.archives.soft.reseed([self.seed, self.iteration, 8])
         for number, emitter in enumerate(self.emitters):
             its = slice(number * n, (number + 1) * n)
             emitter.tell(

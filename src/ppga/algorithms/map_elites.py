@@ -23,6 +23,8 @@ class MAPElites(Algorithm):
     name = "map-elites"
     summary = "MAP-Elites with iso+line variation (Mouret & Clune, 2015; Vassiliades & Mouret, 2018)"
 
+    alone = True
+
     @classmethod
     def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
         """Nobody learns."""
@@ -59,7 +61,7 @@ class MAPElites(Algorithm):
 
     def vary(self, parents: NumpyArray) -> NumpyArray:
         """Children (n, d) of parents (2, n, d)."""
-        seed: Any = np.random.SeedSequence([self.seed, self.iteration])
+        seed: Any = np.random.SeedSequence([self.seed, self.iteration, 9])
         return np.asarray(IsoLineOperator(self.config.iso_sigma, self.config.line_sigma, seed).ask(parents))
 
 

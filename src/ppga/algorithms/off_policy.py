@@ -1,6 +1,6 @@
 """A task with experience that is remembered, and TD3 to learn from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ppga.algorithms.problem import Effort
 from ppga.learners.replay import Replay
 from ppga.learners.td3 import TD3, Actor, Critics, Layout, TD3Config
 from ppga.physics import Array
+from ppga.policies import Moments
 from ppga.rollouts import Transitions
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
@@ -28,8 +29,15 @@ LARGEST_SAMPLE = 2**26
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Learners:
-    """J critics, each with the actor that is greedy for what they criticise."""
+    """All that learning carries on.
 
+    Attributes:
+        observation: how observations are normalised.
+        critics: J of them.
+        actors: J of them, each greedy for what its critics expect.
+    """
+
+    observation: Moments
     critics: Critics
     actors: Actor
 
@@ -68,11 +76,11 @@ class OffPolicy(PolicyProblem):
 
     def start(self, key: Array) -> Any:
         """New critics and actors."""
-        actor_key, critic_key = jax.random.split(key)
+        actor_key, critic_key, look_key = jax.random.split(key, 3)
         count = len(self.weights)
-        draw = jax.vmap(self.td3.init_critics)
+        critics = jax.vmap(self.td3.init_critics)(jax.random.split(critic_key, count))
         actors = jax.vmap(self.td3.init_actor)(self.draw(actor_key, count))
-        return Learners(draw(jax.random.split(critic_key, count)), actors)
+        return Learners(self.look(look_key), critics, actors)
 
     def cost(self, policies: int, trained: int = 0, climbed: int = 0) -> Cost:
         """What judging policies, steps of training critics and of climbing by them take."""
@@ -85,10 +93,10 @@ class OffPolicy(PolicyProblem):
         """Critics and their greedy actors learn from what is remembered."""
         config = self.td3.config
         losses = []
-        for number, rows in enumerate(self.samples(key, config.critic_steps)):
+        for number, rows in enumerate(self.samples(state, key, config.critic_steps)):
             keys = jax.random.split(jax.random.fold_in(key, number), len(self.weights))
             critics, actors, loss = self.td3.train(state.critics, state.actors, rows, self.weights, keys)
-            state = Learners(critics, actors)
+            state = Learners(state.observation, critics, actors)
             losses.append((len(rows), np.asarray(loss)))
             self.progress()
         mean = sum(count * loss for count, loss in losses) / config.critic_steps
@@ -101,7 +109,7 @@ class OffPolicy(PolicyProblem):
     def climb(self, state: Learners, policies: NumpyArray, which: NumpyArray, key: Array) -> NumpyArray:
         """Policies (n, d) after some gradient steps up the critics (n,) that are named for each."""
         chosen: Critics = jax.tree.map(lambda leaf: leaf[jnp.asarray(which)], state.critics)
-        for rows in self.samples(key, self.td3.config.policy_steps):
+        for rows in self.samples(state, key, self.td3.config.policy_steps):
             policies = np.asarray(self.td3.climb(jnp.asarray(policies), chosen, rows))
             self.progress()
         return policies
@@ -113,22 +121,23 @@ class OffPolicy(PolicyProblem):
     def gradient(self, state: Learners, which: int, solution: NumpyArray, key: Array) -> NumpyArray:
         """How to change a policy (d,) so that a learner's critic expects more, over a large sample."""
         critics: Critics = jax.tree.map(lambda leaf: leaf[which], state.critics)
-        (rows,) = self.samples(key, 1, GRADIENT_BATCHES * self.td3.config.batch)
+        (rows,) = self.samples(state, key, 1, GRADIENT_BATCHES * self.td3.config.batch)
         observation = self.layout.split(rows[0]).observation
         return np.asarray(self.td3.gradient(jnp.asarray(solution), critics, observation))
 
     # Experience.
 
-    def samples(self, key: Array, steps: int, batch: int | None = None) -> list[Array]:
-        """Rows for so many gradient steps, in pieces (some steps, batch, width or more)."""
+    def samples(self, state: Any, key: Array, steps: int, batch: int | None = None) -> Iterator[Array]:
+        """Rows for so many gradient steps, seen as policies see, in pieces (some steps, batch, width or
+        more).
+        """
         draws = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
         batch = batch or self.td3.config.batch
         delay = self.td3.config.delay
         most = max(delay, LARGEST_SAMPLE // (batch * self.layout.width) // delay * delay)
-        pieces = [min(most, steps - first) for first in range(0, steps, most)]
-        return [
-            jnp.asarray(self.with_more(self.replay.sample(draws, (piece, batch)), draws)) for piece in pieces
-        ]
+        for first in range(0, steps, most):
+            rows = self.replay.sample(draws, (min(most, steps - first), batch))
+            yield self.layout.seen(jnp.asarray(self.with_more(rows, draws)), state.observation)
 
     def with_more(self, rows: NumpyArray, draws: np.random.Generator) -> NumpyArray:  # noqa: ARG002
         """Rows with further things that a step gave, for learners to raise."""

@@ -18,6 +18,7 @@ from ppga.learners.replay import Replay
 from ppga.learners.sac import SAC, Agent, SACConfig
 from ppga.learners.td3 import Layout
 from ppga.physics import Array
+from ppga.policies import Moments
 from ppga.rollouts import Transitions, explore
 from ppga.storage import NumpyArray
 from ppga.tasks import Task, TaskState
@@ -26,8 +27,9 @@ from ppga.tasks import Task, TaskState
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Population:
-    """P agents and their environments, those of agent 0 first."""
+    """P agents and their environments, those of agent 0 first; and how observations are normalised."""
 
+    observation: Moments
     agents: Agent
     worlds: TaskState
 
@@ -64,13 +66,13 @@ class SACPopulation(PolicyProblem):
 
     def start(self, key: Array) -> Population:
         """New agents in new environments."""
-        agent_key, world_key = jax.random.split(key)
+        agent_key, world_key, look_key = jax.random.split(key, 3)
         config = self.sac.config
         agents = jax.vmap(self.sac.init)(jax.random.split(agent_key, config.population))
         worlds = jax.jit(self.task.reset, static_argnums=1)(
             world_key, config.population * config.environments
         )
-        return Population(agents, worlds)
+        return Population(self.look(look_key), agents, worlds)
 
     def learn(self, state: Population, key: Array) -> tuple[Population, Effort]:
         """Act, remember and learn, by turns."""
@@ -78,25 +80,25 @@ class SACPopulation(PolicyProblem):
         agents, worlds, losses = state.agents, state.worlds, []
         for number in range(config.steps // config.chunk):
             act_key, draw_key, learn_key = jax.random.split(jax.random.fold_in(key, number), 3)
-            worlds, film = self._explore(agents, worlds, act_key)
+            worlds, film = self._explore(state.observation, agents, worlds, act_key)
             self.replay.add(self._rows(film))
             updates = round(config.chunk * config.environments * config.updates_per_step)
-            rows = self._sample(draw_key, updates)
+            rows = self.layout.seen(self._sample(draw_key, updates), state.observation)
             agents, loss = self.sac.train(agents, rows, jax.random.split(learn_key, config.population))
             losses.append(np.asarray(loss))
             self.progress()
         loss = np.mean(losses, axis=0)
         wild = not np.isfinite(loss).all()
-        return Population(agents, worlds), Effort(
+        return Population(state.observation, agents, worlds), Effort(
             env_steps=config.steps * config.environments * config.population,
             metrics={"critic_loss": loss.tolist(), "hyper": np.asarray(agents.hyper).tolist()},
             warnings=("a critic is lost (its loss is not finite)",) if wild else (),
         )
 
-    def described(self, agents: Agent) -> dict[str, NumpyArray]:
+    def described(self, state: Population, agents: Agent) -> dict[str, NumpyArray]:
         """What the archive keeps with agents (n, ...), besides their policies."""
         n = len(agents.actor)
-        plain = {name: np.repeat(values, n, axis=0) for name, values in super().kept(None).items()}
+        plain = {name: np.repeat(values, n, axis=0) for name, values in super().kept(state).items()}
         return plain | {
             "critics": np.asarray(agents.critics),
             "log_temperature": np.asarray(agents.log_temperature),
@@ -105,24 +107,28 @@ class SACPopulation(PolicyProblem):
 
     def kept(self, state: Population) -> dict[str, NumpyArray]:
         """Of the first agent; what is kept depends on the solution (`described`)."""
-        return self.described(jax.tree.map(lambda leaf: leaf[:1], state.agents))
+        return self.described(state, jax.tree.map(lambda leaf: leaf[:1], state.agents))
 
     def replace(self, state: Population, places: NumpyArray, others: Agent) -> Population:
         """Put others (n, ...) in the places (n,) of some agents; their environments and memories stay."""
         at = jnp.asarray(places)
         agents = jax.tree.map(lambda leaf, new: leaf.at[at].set(new), state.agents, others)
-        return Population(agents, state.worlds)
+        return Population(state.observation, agents, state.worlds)
 
     # Experience.
 
-    def _explore_some(self, agents: Agent, worlds: TaskState, key: Array) -> tuple[TaskState, Transitions]:
+    def _explore_some(
+        self, normaliser: Moments, agents: Agent, worlds: TaskState, key: Array
+    ) -> tuple[TaskState, Transitions]:
         config = self.sac.config
 
         def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
-            seen = observation.reshape(config.population, config.environments, -1)
+            seen = normaliser.normalise(observation)
+            seen = seen.reshape(config.population, config.environments, -1)
             keys = jax.random.split(key, config.population)
             action, _ = jax.vmap(self.sac.act)(agents.actor, seen, keys)
-            return jnp.asarray(action.reshape(len(observation), -1))
+            # an agent that is lost must not leave to others what they cannot learn from
+            return jnp.nan_to_num(action.reshape(len(observation), -1))
 
         return explore(self.task, act, worlds, key, config.chunk)
 
@@ -178,7 +184,7 @@ class PBTME(MAPElites):
             everyone = self.with_varied(self.search.agents)
         solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
         judged = self.judge(solutions, judge_key)
-        new_elites = self.keep(solutions, judged, confirm_key, self.problem.described(everyone))
+        new_elites = self.keep(solutions, judged, confirm_key, self.problem.described(self.search, everyone))
         population = self.problem.sac.config.population
         worth = np.nan_to_num(judged.objective[:population], nan=-np.inf)
         with self.phase("exchange"):
@@ -227,13 +233,11 @@ class PBTME(MAPElites):
             fresh = jax.vmap(sac.draw_hyper)(jax.random.split(key, len(losers)))
             copies = self.beginners(agents.actor, agents.critics, agents.log_temperature, fresh)
             self.search = self.problem.replace(self.search, losers, copies)
-        middle = order[best : count - worst]
-        replaced = self.draws(2).permutation(middle)[:archived]
+        replaced = order[max(best, count - worst - archived) : count - worst]  # the next worst
         if len(replaced) and not self.archives.result.empty:
             elites = self.archives.random_elites(self.draws(3), len(replaced))
-            agents = self.beginners(
-                elites["solution"], elites["critics"], elites["log_temperature"], elites["hyper"]
-            )
+            fresh = jax.vmap(sac.draw_hyper)(jax.random.split(jax.random.fold_in(key, 1), len(replaced)))
+            agents = self.beginners(elites["solution"], elites["critics"], elites["log_temperature"], fresh)
             self.search = self.problem.replace(self.search, replaced, agents)
 
     def beginners(self, actor: Any, critics: Any, log_temperature: Any, hyper: Any) -> Agent:

@@ -43,6 +43,8 @@ class PGAME(MAPElites):
         n = self.config.branches
         if self.archives.result.empty:
             return self.problem.random(key, n)
+        if not len(self.problem.replay):  # it began with elites of another run
+            return self.iso_line(n)
         greedy = self.problem.greedy(self.search)
         climbing = max(0, round(self.config.gradient_share * n) - len(greedy))
         which = np.arange(climbing) % len(greedy)  # learners take turns

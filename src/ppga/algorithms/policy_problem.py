@@ -15,10 +15,12 @@ from ppga.learners.replay import Replay
 from ppga.networks import Network
 from ppga.physics import Array
 from ppga.policies import CLIP, Moments, Policy, init_mlp
-from ppga.rollouts import Judge, Transitions
+from ppga.rollouts import Judge, Transitions, explore
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
+LOOK = (64, 100)
+"""Bodies, and control steps of each, that show what there is to be seen."""
 HARDLY = -7.0
 """Logarithm of the action noise of policies that act without any; files keep a number."""
 
@@ -36,10 +38,19 @@ class NetworkConfig:
     critic: tuple[int, ...] = (256, 256)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sight:
+    """What is carried on where nobody learns: how observations are normalised."""
+
+    observation: Moments
+
+
 class PolicyProblem:
     """A task as a `Problem` whose solutions are policies; by itself, one that nobody learns in.
 
-    Its policies see observations as they are and act without noise; those of learners may not.
+    Its policies see observations normalised by what acting at random has shown, once and for all, and act
+    without noise; those of learners may not.
 
     Args:
         task: what the policies do.
@@ -48,7 +59,7 @@ class PolicyProblem:
         progress: called now and then, for a display.
     """
 
-    start_steps = 0
+    start_steps = LOOK[0] * LOOK[1]
     replay: Replay | None = None
     """What a learner off policy remembers."""
 
@@ -90,14 +101,29 @@ class PolicyProblem:
             },
         }
 
-    def start(self, key: Array) -> Any:  # noqa: ARG002
-        """Nothing to carry on."""
-        return ()
+    def start(self, key: Array) -> Any:
+        """How to see."""
+        return Sight(self.look(key))
 
-    def policies(self, state: Any) -> Policy:  # noqa: ARG002
+    def look(self, key: Array) -> Moments:
+        """Moments of what some bodies see that act at random."""
+        environments, steps = LOOK
+
+        def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+            return jax.random.uniform(key, (environments, self.task.action_size), minval=-1.0)
+
+        def play(key: Array) -> Moments:
+            start_key, act_key = jax.random.split(key)
+            _, film = explore(self.task, act, self.task.reset(start_key, environments), act_key, steps)
+            seen = film.observation.reshape(environments * steps, -1)
+            return Moments.unknown(seen.shape[1]).updated(seen)
+
+        seen: Moments = jax.jit(play)(key)
+        return seen
+
+    def policies(self, state: Any) -> Policy:
         """How policies see and sway, m of them; their parameters are not looked at."""
-        task = self.task
-        one = Policy(jnp.zeros(0), jnp.full(task.action_size, HARDLY), Moments.unknown(task.observation_size))
+        one = Policy(jnp.zeros(0), jnp.full(self.task.action_size, HARDLY), state.observation)
         few: Policy = jax.tree.map(lambda leaf: jnp.stack([leaf] * self.search.emitters), one)
         return few
 

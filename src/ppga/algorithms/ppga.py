@@ -31,6 +31,7 @@ class PPGA(Algorithm):
     name = "ppga"
     summary = "Proximal Policy Gradient Arborescence (Batra et al., ICLR 2024)"
     sections: ClassVar[tuple[str, ...]] = ("ppo",)
+    soft = True
     gradients = True
     problem: GradientProblem
 

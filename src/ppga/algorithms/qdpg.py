@@ -26,9 +26,10 @@ class Novelty(OffPolicy):
     def with_more(self, rows: NumpyArray, draws: np.random.Generator) -> NumpyArray:
         """Rows with their novelty."""
         k = len(self.measure_names)
-        others = self.replay.sample(draws, (OTHERS,))[:, -k:]
-        apart = rows[..., None, -k:] - others
-        novelty = np.sqrt(np.square(apart).sum(axis=-1)).mean(axis=-1, keepdims=True)
+        others, times = np.unique(self.replay.sample(draws, (OTHERS,))[:, -k:], axis=0, return_counts=True)
+        novelty = np.zeros((*rows.shape[:-1], 1), rows.dtype)
+        for other, count in zip(others, times, strict=True):  # of flags, a few
+            novelty += count / OTHERS * np.linalg.norm(rows[..., -k:] - other, axis=-1, keepdims=True)
         return np.concatenate([rows, novelty], axis=-1)
 
 

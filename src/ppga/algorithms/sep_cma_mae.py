@@ -19,6 +19,7 @@ class SepCMAMAE(WithEmitters):
     """Separable CMA-ES emitters that climb what the soft archive gains."""
 
     name = "sep-cma-mae"
+    soft = True
     summary = (
         "CMA-MAE with separable CMA-ES, pyribs' emitters (Fontaine & Nikolaidis, 2023; Tjanaka et al., 2023)"
     )

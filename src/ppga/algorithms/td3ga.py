@@ -6,7 +6,7 @@ Judged policies put one episode each into the replay buffer.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -19,6 +19,7 @@ from ppga.algorithms.ppga import PPGA
 from ppga.algorithms.problem import Effort, Problem
 from ppga.learners.td3 import Critics
 from ppga.physics import Array
+from ppga.policies import Moments
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
@@ -29,10 +30,12 @@ class TD3GAState:
     """All that learning carries on.
 
     Attributes:
+        observation: how observations are normalised.
         theta: (m, d) search policies.
         critics: (m, k+2) of the reward, of each measure, and of the walk.
     """
 
+    observation: Moments
     theta: Array
     critics: Critics
 
@@ -43,9 +46,9 @@ class TD3Search(OffPolicy):
     def start(self, key: Array) -> TD3GAState:
         """New critics, and policies that do something."""
         m, k1 = self.search.emitters, len(self.weights)
-        actor_key, critic_key = jax.random.split(key)
-        draw = jax.vmap(jax.vmap(self.td3.init_critics))
-        return TD3GAState(self.draw(actor_key, m), draw(jax.random.split(critic_key, (m, k1 + 1))))
+        actor_key, critic_key, look_key = jax.random.split(key, 3)
+        critics = jax.vmap(jax.vmap(self.td3.init_critics))(jax.random.split(critic_key, (m, k1 + 1)))
+        return TD3GAState(self.look(look_key), self.draw(actor_key, m), critics)
 
     def solutions(self, state: TD3GAState) -> NumpyArray:
         """The search policies (m, d)."""
@@ -58,13 +61,14 @@ class TD3Search(OffPolicy):
         actors, critics, effort = self._learn(
             state, jnp.arange(k1), weights, key, self.search.jacobian_updates
         )
-        return TD3GAState(state.theta, critics), actors - self.solutions(state)[:, None], effort
+        return replace(state, critics=critics), actors - self.solutions(state)[:, None], effort
 
     def walk(
         self, state: TD3GAState, weights: NumpyArray, key: Array, updates: int | None = None
     ) -> tuple[TD3GAState, Effort]:
         """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
-        mixed = weights / self._spread(key) if self.search.mix == "scaled" else weights
+        mixed = weights / (self._spread(state, key) if self.search.mix == "scaled" else 1.0)
+        mixed[~mixed.any(axis=1), 0] = 1.0
         mixed = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
         actors, critics, effort = self._learn(
             state,
@@ -73,7 +77,7 @@ class TD3Search(OffPolicy):
             key,
             updates or self.search.walk_updates,
         )
-        return TD3GAState(jnp.asarray(actors[:, 0]), critics), effort
+        return replace(state, theta=jnp.asarray(actors[:, 0]), critics=critics), effort
 
     def _learn(
         self, state: TD3GAState, which: Array, weights: Array, key: Array, steps: int
@@ -85,7 +89,7 @@ class TD3Search(OffPolicy):
         )
         actors = jax.vmap(self.td3.init_actor)(jnp.repeat(state.theta, j, axis=0))
         losses = []
-        for number, rows in enumerate(self.samples(key, steps)):
+        for number, rows in enumerate(self.samples(state, key, steps)):
             keys = jax.random.split(jax.random.fold_in(key, number), m * j)
             critics, actors, loss = self.td3.train(critics, actors, rows, weights.reshape(m * j, -1), keys)
             losses.append(np.asarray(loss))
@@ -101,9 +105,9 @@ class TD3Search(OffPolicy):
         )
         return np.asarray(actors.parameters).reshape(m, j, -1), whole, effort
 
-    def _spread(self, key: Array) -> NumpyArray:
+    def _spread(self, state: TD3GAState, key: Array) -> NumpyArray:
         """How much what a step gives (k+1,) varies over all that is remembered."""
-        (rows,) = self.samples(jax.random.fold_in(key, 2**31 - 1), 1, 4096)
+        (rows,) = self.samples(state, jax.random.fold_in(key, 2**31 - 1), 1, 4096)
         spread = np.asarray(self.layout.split(rows[0]).gains).std(axis=0)
         return np.where(spread > 1e-3, spread, np.inf)  # what does not vary has no say
 
@@ -113,11 +117,11 @@ class TD3Search(OffPolicy):
 
     def place(self, state: TD3GAState, solutions: NumpyArray, key: Array) -> tuple[TD3GAState, Effort]:  # noqa: ARG002
         """Put the search policies (m, d) elsewhere."""
-        return TD3GAState(jnp.asarray(solutions, jnp.float32), state.critics), Effort()
+        return replace(state, theta=jnp.asarray(solutions, jnp.float32)), Effort()
 
     def move(self, state: TD3GAState, emitter: int, elite: dict[str, NumpyArray], key: Array) -> TD3GAState:  # noqa: ARG002
         """Put a search policy at an elite."""
-        return TD3GAState(state.theta.at[emitter].set(jnp.asarray(elite["solution"])), state.critics)
+        return replace(state, theta=state.theta.at[emitter].set(jnp.asarray(elite["solution"])))
 
 
 class TD3GA(PPGA):

@@ -1,5 +1,6 @@
 """A soft archive that steers the search, beside an elitist one that keeps the best of every cell."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +33,10 @@ class ArchiveConfig:
     cells: int = 1024
     alpha: float = 0.3
     threshold_min: float | None = 0.0
+
+    def count(self, shape: tuple[int, ...]) -> int:
+        """How many cells there are, where the problem's own shape is the given one."""
+        return self.cells if self.kind == "cvt" else math.prod(self.shape or shape)
 
     def check(self, measures: int) -> None:
         """Raise an InputError for settings that cannot work with that many measures."""
@@ -238,9 +243,9 @@ class ArchivePair:
 
     def best_elite(self) -> dict[str, NumpyArray]:
         """The elite with the highest objective, with all its fields."""
-        elites = elites_of(self.result)
-        best = int(np.argmax(elites["objective"]))
-        return {name: values[best] for name, values in elites.items()}
+        found = self.result.data(["index", "objective"])
+        cell = found["index"][np.argmax(found["objective"])]
+        return {name: values[0] for name, values in elites_of(self.result, np.array([cell])).items()}
 
     def random_elites(
         self, draws: np.random.Generator, n: int, sparse: bool = False

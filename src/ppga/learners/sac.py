@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ppga.learners.td3 import Batch, Layout
+from ppga.learners.td3 import Batch, Layout, if_finite
 from ppga.physics import Array
 from ppga.policies import Network, init_mlp, log_density
 
@@ -193,8 +193,9 @@ class SAC:
             strict=True,
         ):
             change, after = self._adam.update(gradient, adam)
-            learnt.append(value - rate * change)
-            moments.append(after)
+            new, now = if_finite(gradient, (value - rate * change, after), (value, adam))
+            learnt.append(new)
+            moments.append(now)
         actor, critics, log_temperature = learnt
         target = agent.target + self.config.tau * (critics - agent.target)
         first, second, third = moments

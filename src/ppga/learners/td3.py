@@ -8,6 +8,7 @@ proxies, and whatever else a learner may be told to raise. What it raises is a w
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import numpy as np
 import optax
 
 from ppga.physics import Array
-from ppga.policies import Network, init_mlp
+from ppga.policies import Moments, Network, init_mlp
 from ppga.rollouts import Transitions
 from ppga.storage import NumpyArray
 
@@ -96,6 +97,21 @@ class Layout:
             film.proxies,
         )
         return np.concatenate([np.asarray(part)[lived].astype(np.float32) for part in parts], axis=1)
+
+    @partial(jax.jit, static_argnums=0)
+    def seen(self, rows: Array, normaliser: Moments) -> Array:
+        """Rows (..., width or more) with their observations normalised."""
+        o, a = self.observation, self.action
+        before, after = rows[..., :o], rows[..., o + a : 2 * o + a]
+        return jnp.concatenate(
+            [
+                normaliser.normalise(before),
+                rows[..., o : o + a],
+                normaliser.normalise(after),
+                rows[..., 2 * o + a :],
+            ],
+            axis=-1,
+        )
 
     def split(self, rows: Array) -> Batch:
         """Rows (..., width or more) taken apart; what is beyond the width counts as gained."""
@@ -269,18 +285,21 @@ class TD3:
         error, gradient = jax.value_and_grad(loss)(critics.parameters)
         change, adam = self._adam.update(gradient, critics.adam)
         parameters = critics.parameters - self.config.critic_rate * change
-        return Critics(parameters, critics.target, adam), error
+        after = Critics(parameters, critics.target, adam)
+        return if_finite(gradient, after, critics), error
 
     def delayed_step(self, critics: Critics, actor: Actor, observation: Array) -> tuple[Critics, Actor]:
         """One gradient step of the actor, and all targets a little nearer."""
-        change, adam = self._adam.update(self.gradient(actor.parameters, critics, observation), actor.adam)
+        gradient = self.gradient(actor.parameters, critics, observation)
+        change, adam = self._adam.update(gradient, actor.adam)
         parameters = actor.parameters + self.config.actor_rate * change
         tau = self.config.tau
-        return (
-            Critics(
-                critics.parameters,
-                (1 - tau) * critics.target + tau * critics.parameters,
-                critics.adam,
-            ),
-            Actor(parameters, (1 - tau) * actor.target + tau * parameters, adam),
-        )
+        target = (1 - tau) * critics.target + tau * critics.parameters
+        after = Actor(parameters, (1 - tau) * actor.target + tau * parameters, adam)
+        return Critics(critics.parameters, target, critics.adam), if_finite(gradient, after, actor)
+
+
+def if_finite(gradient: Array, new: Any, old: Any) -> Any:
+    """What a gradient leads to; what was there, if it is not finite."""
+    finite = jnp.isfinite(gradient).all()
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)

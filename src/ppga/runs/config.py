@@ -147,6 +147,8 @@ class PPGAConfig:
             for size in sizes:
                 at_least_one("hidden units", size)
         used = ALGORITHMS[self.algorithm]
+        if used.alone and self.search.emitters > 1:
+            raise InputError(f"{self.algorithm} has no emitters; leave --search.emitters at 1.")
         if "ppo" in used.sections:
             self._check_ppo(measures, used.agents(measures))
         if "td3" in used.sections:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from ppga.algorithms import Algorithm, PolicyProblem
+from ppga.algorithms import Algorithm, PolicyProblem, Problem
 from ppga.runs.config import Budget, PPGAConfig
 
 FLOAT = 4  # bytes
@@ -25,7 +25,7 @@ class Estimate:
         iteration_seconds: at most, from a second's measurement; None for problems that are not simulated.
         iterations: how many the budget allows at that speed; None if that is unknown.
         seconds: how long they take.
-        archive_bytes: both archives when every cell is filled.
+        archive_bytes: of the archives when every cell is filled.
         learning_bytes: what learning needs: experience of an update, or all that is remembered.
     """
 
@@ -41,11 +41,9 @@ class Estimate:
 def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: bool = True) -> Estimate:
     """Estimate what a run will take on this machine."""
     problem, search = algorithm.problem, config.search
-    kept = sum(math.prod(shape) for shape in problem.fields.values())
-    elite = (problem.solution_size + len(problem.measure_names) + 2 + kept) * FLOAT
-    archive_bytes = 2 * algorithm.archives.cells * elite
+    kept = archive_bytes(problem, algorithm.archives.cells, algorithm.soft)
     if not isinstance(problem, PolicyProblem):
-        return Estimate(problem.solution_size, 0, None, budget.iterations, None, archive_bytes, 0)
+        return Estimate(problem.solution_size, 0, None, budget.iterations, None, kept, 0)
     cost = algorithm.cost()
     # some tenth of the policies promise to be elites, and are judged again
     episodes = cost.policies * search.episodes + cost.policies * search.confirm // 10
@@ -55,7 +53,14 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
         seconds = steps / _steps_per_second(problem) + 2 * cost.multiplications / _flops()
     iterations = _iterations(budget, seconds, steps, cost.policies)
     total = None if seconds is None or iterations is None else iterations * seconds
-    return Estimate(problem.solution_size, steps, seconds, iterations, total, archive_bytes, cost.memory)
+    return Estimate(problem.solution_size, steps, seconds, iterations, total, kept, cost.memory)
+
+
+def archive_bytes(problem: Problem, cells: int, soft: bool) -> int:
+    """What the archives take when every cell is filled; the soft one only where it is used."""
+    kept = sum(math.prod(shape) for shape in problem.fields.values())
+    elite = (problem.solution_size + len(problem.measure_names) + 2 + kept) * FLOAT
+    return (2 if soft else 1) * cells * elite
 
 
 def _iterations(budget: Budget, seconds: float | None, steps: int, policies: int) -> int | None:

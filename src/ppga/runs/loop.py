@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ppga import machine
 from ppga.algorithms import ALGORITHMS, Algorithm, PolicyProblem, Problem
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
@@ -26,6 +27,7 @@ from ppga.networks import Network
 from ppga.runs import checkpoints
 from ppga.runs.config import Budget, PPGAConfig, to_json
 from ppga.runs.display import Display, Silent
+from ppga.runs.estimate import archive_bytes
 from ppga.runs.folder import RunFolder
 from ppga.runs.loggers import Logger, TensorBoard, WandB
 from ppga.runs.presets import preset
@@ -246,6 +248,14 @@ def make_algorithm(
                 f"{config.algorithm} learns in environments, and {task_name(known)} has none; there: {able}."
             )
         config.check(len(problem.measure_names), learns=False)
+    cells = config.archive.count(problem.archive_shape)
+    needed, free = archive_bytes(problem, cells, algorithm.soft), machine.free_memory()
+    if needed > free:
+        raise InputError(
+            f"a full archive of {cells:,} cells takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of "
+            "memory are free. Fewer cells: --archive.shape; smaller networks: --network.actor, "
+            "--network.critic."
+        )
     archives = ArchivePair(
         problem.solution_size,
         problem.archive_shape,

@@ -17,9 +17,8 @@ STRIP = 60
 
 
 def run(task: str, minutes: float, seed: int, display: Display) -> Outcome:
-    """Train with the laptop preset, but spread out sooner: minutes are too few for a champion."""
-    config, _ = preset("laptop", task)
-    config = replace(config, search=replace(config.search, reward_first=6, first_updates=20))
+    """Train with the laptop preset."""
+    config, _ = preset("laptop", task, minutes=minutes)
     output = Path("runs") / f"demo-{task}-{datetime.now():%Y%m%d-%H%M%S}"
     return train(
         task, replace(config, seed=seed), budget=Budget(minutes=minutes), output=output, display=display

@@ -45,7 +45,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         old_task, defaults, default_budget = RunFolder(Path(old_run)).read()
     else:
         old_task = None
-        defaults, default_budget = preset(given_preset, guess, algorithm)
+        defaults, default_budget = preset(given_preset, guess, algorithm, _minutes(words))
 
     def run(
         task: Annotated[Positional[str | None], tyro.conf.arg(metavar="TASK")] = None,
@@ -160,6 +160,14 @@ def _after(option: str, words: Sequence[str]) -> str | None:
         if word.startswith(f"{option}="):
             return word.removeprefix(f"{option}=")
     return None
+
+
+def _minutes(words: Sequence[str]) -> float | None:
+    """The minutes given, if they are a number."""
+    try:
+        return float(_after("--minutes", words) or "")
+    except ValueError:
+        return None
 
 
 def _check_resumed(

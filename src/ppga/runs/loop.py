@@ -109,7 +109,7 @@ def train(
         InputError: settings that cannot work; before anything compiles.
     """
     name = task_name(task)
-    default_config, default_budget = preset("laptop", name, config.algorithm if config else "ppga")
+    default_config, default_budget = preset("laptop", name, minutes=budget.minutes if budget else None)
     config, budget = config or default_config, budget or default_budget
     budget.check()
     folder = None if output is None else RunFolder(Path(output))
@@ -252,8 +252,8 @@ def make_algorithm(
     needed, free = archive_bytes(problem, cells, algorithm.soft), machine.free_memory()
     if needed > free:
         raise InputError(
-            f"a full archive of {cells:,} cells takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of "
-            "memory are free. Fewer cells: --archive.shape; smaller networks: --network.actor, "
+            f"a full archive of {cells:,} cells takes {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB "
+            "of memory are free. Fewer cells: --archive.shape; smaller networks: --network.actor, "
             "--network.critic."
         )
     archives = ArchivePair(

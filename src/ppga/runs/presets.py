@@ -20,18 +20,31 @@ PRESETS = {
 }
 
 
-def preset(name: str, task: str, algorithm: str = "ppga") -> tuple[PPGAConfig, Budget]:
-    """Config and budget of a preset for a task and an algorithm."""
+def preset(
+    name: str, task: str, algorithm: str = "ppga", minutes: float | None = None
+) -> tuple[PPGAConfig, Budget]:
+    """Config and budget of a preset.
+
+    Args:
+        name: of the preset.
+        task: its name.
+        algorithm: its name.
+        minutes: that there are, if known; in few, PPGA spreads out sooner.
+    """
     choose("preset", name, PRESETS)
     choose("algorithm", algorithm, ALGORITHMS)
     config, budget = {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](task)
     config = replace(config, algorithm=algorithm)
     if name == "paper":
         return _paper_other(config, task), budget if algorithm in LIKE_PPGA else Budget(evaluations=600_000)
+    if minutes is not None and minutes < SHORT:
+        config = replace(config, search=replace(config.search, reward_first=6, first_updates=20))
     config = _laptop_other(config)
     return (_small(config) if name == "smoke" else config), budget
 
 
+SHORT = 15.0
+"""Minutes that are too few for a champion: the beginning, for the reward alone, takes a minute then."""
 LIKE_PPGA = ("ppga", "ppga-no-measures", "ppo", "ppo-archive", "td3ga")
 """Algorithms whose iterations are those of PPGA."""
 

@@ -26,7 +26,7 @@ $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN_READY): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(PIP) install --constraint constraints.txt --editable .
+	$(PIP) install --constraint constraints.txt --editable '.[view]'
 	@touch $@
 
 $(DEV_READY): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg

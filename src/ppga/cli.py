@@ -255,6 +255,57 @@ def study(
     sys.exit(0 if well else 1)
 
 
+def view(
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")],
+    host: str = "127.0.0.1",
+    port: int = 8750,
+    wait: bool = False,
+    browser: bool = True,
+) -> None:
+    """Look at an archive in the browser: click a cell, and watch its elite walk.
+
+    Example: ppga view runs/walker
+
+    A run that is still being trained is followed as it grows. The page needs no internet; on another machine,
+    forward its port and the next one: ssh -L 8750:localhost:8750 -L 8751:localhost:8751 there.
+
+    Args:
+        run: a run's folder, an archive's folder, or an archive's file.
+        host: to listen on; only this machine by default.
+        port: of the page; if it is taken, the next that is free. The stage takes one after it.
+        wait: for a folder that is not there yet.
+        browser: open the page.
+    """
+    import time
+
+    from ppga.viewer.source import Source
+
+    if not 1 <= port <= 65000:
+        raise InputError(f"--port must lie in [1, 65000], got {port}.")
+    if not wait and not Source(run).exists():
+        raise InputError(f"no run and no archive in {run}; --wait waits for one.")
+    with console.status(f"waiting for {run}"):
+        while not Source(run).exists():
+            time.sleep(0.5)
+    machine.check_devices()
+    from ppga.viewer.server import PageServer
+
+    server = PageServer(run, host, port)
+    if server.port != port:
+        console.print(f"port {port} is taken; using {server.port}", highlight=False)
+    console.print(f"{run} is at {server.address}    (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    if browser:
+        import webbrowser
+
+        webbrowser.open(server.address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        console.print("")
+    finally:
+        server.close()
+
+
 def doctor(task: str = "halfcheetah", environments: int = 256, threads: int | None = None) -> None:
     """Show what this machine has, check the physics engines against each other, and time them.
 
@@ -359,6 +410,7 @@ def main() -> None:
                 "compare": compare,
                 "train": _train(words),
                 "evaluate": evaluate,
+                "view": view,
                 "study": study,
                 "demo": demo,
                 "tasks": tasks,

@@ -56,7 +56,7 @@ class Renderer:
         self._options = mujoco.MjvOption()
         self._camera = mujoco.MjvCamera()
         self._camera.azimuth, self._camera.elevation = azimuth, elevation
-        middle, radius = _bounds(model)
+        middle, radius = bounds(model)
         self._height = middle[2]
         half_view = np.radians(model.vis.global_.fovy) / 2
         self._camera.distance = MARGIN * radius / np.tan(half_view) / min(1.0, width / height)
@@ -125,7 +125,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _bounds(model: mujoco.MjModel) -> tuple[NumpyArray, float]:
+def bounds(model: mujoco.MjModel) -> tuple[NumpyArray, float]:
     """Middle and radius of a ball around the robot in its default pose; the world's own geoms aside."""
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)

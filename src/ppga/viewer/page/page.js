@@ -1,0 +1,384 @@
+"use strict";
+
+// What the page knows. `shown` are the robots on the two lanes, as the server described them.
+const page = {
+  about: null, cells: null, version: null, which: "archived", way: [], shown: [null, null],
+  across: 0, up: 1, slice: [], news: { time: 0, length: 0, playing: true, speed: 1 }, heard: 0, dragging: false,
+};
+const COLOURS = ["rgb(38 70 131)", "rgb(196 78 32)"];
+const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
+const SIZE = 400, EDGE = 34; // of the map, and what its labels take
+const $ = (name) => document.getElementById(name);
+const number = (value, digits = 0) => value == null ? "–" :
+  value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+
+async function ask(place, question) {
+  const options = question === undefined ? {} :
+    { method: "POST", headers: { "X-Ppga": "1" }, body: JSON.stringify(question) };
+  const answer = await fetch(place, options);
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.problem || answer.statusText);
+  return content;
+}
+
+function complain(problem) {
+  $("problem").hidden = !problem;
+  $("problem").textContent = problem || "";
+}
+
+function element(name, attributes = {}, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// The map.
+
+function colour(share) {
+  const place = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1), low = Math.floor(place);
+  const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const a = parts(VIRIDIS[low]), b = parts(VIRIDIS[Math.min(low + 1, VIRIDIS.length - 1)]);
+  return `rgb(${a.map((value, at) => Math.round(value + (b[at] - value) * (place - low))).join(" ")})`;
+}
+
+function placeOf(index) { // a grid's cell -> its number along each measure
+  const place = [];
+  for (let axis = page.cells.shape.length - 1; axis >= 0; axis--) {
+    place[axis] = index % page.cells.shape[axis];
+    index = Math.floor(index / page.cells.shape[axis]);
+  }
+  return place;
+}
+
+function cellAt(place) {
+  return place.reduce((index, at, axis) => index * page.cells.shape[axis] + at, 0);
+}
+
+function inSlice(index) {
+  return placeOf(index).every((at, axis) => axis === page.across || axis === page.up || at === page.slice[axis]);
+}
+
+function drawMap() {
+  const cells = page.cells;
+  $("map").replaceChildren();
+  if (!cells || !cells.shape) return;
+  const flat = cells.measures.length < 2, height = flat ? 60 : SIZE;
+  const svg = element("svg", { viewBox: `${-EDGE} -4 ${SIZE + EDGE + 6} ${height + EDGE + 6}` });
+  const [low, high] = [Math.min(...cells.objective), Math.max(...cells.objective)];
+  const filled = new Map(cells.index.map((index, row) => [index, cells.objective[row]]));
+  const shade = (index) => colour(high > low ? (filled.get(index) - low) / (high - low) : 1);
+  const spots = new Map();
+  const tell = (spot, index) => {
+    spot.dataset.cell = index;
+    spot.classList.add("cell", filled.has(index) ? "filled" : "empty");
+    if (filled.has(index)) {
+      spot.setAttribute("fill", shade(index));
+      spot.append(element("title", {}, `cell ${index}: ${number(filled.get(index))}`));
+      spot.addEventListener("click", () => play(0, index));
+    }
+    spots.set(index, spot);
+    svg.append(spot);
+  };
+  if (cells.kind === "cvt") {
+    const radius = 0.42 * SIZE / Math.sqrt(cells.centroids.length);
+    cells.centroids.forEach((centroid, index) => {
+      const [x, y] = spotOf(centroid, height);
+      tell(element("circle", { cx: x, cy: y, r: radius }), index);
+    });
+  } else {
+    const across = cells.shape[page.across], up = flat ? 1 : cells.shape[page.up];
+    for (let x = 0; x < across; x++) {
+      for (let y = 0; y < up; y++) {
+        const place = page.slice.slice();
+        place[page.across] = x;
+        if (!flat) place[page.up] = y;
+        const wide = SIZE / across, tall = height / up;
+        tell(element("rect", { x: x * wide, y: height - (y + 1) * tall, width: wide, height: tall }), cellAt(place));
+      }
+    }
+  }
+  drawAxes(svg, height, flat);
+  if ($("path").checked && !flat) drawWay(svg, height);
+  page.shown.forEach((shown, slot) => {
+    const spot = shown && spots.get(shown.cell);
+    if (!spot) return;
+    const mark = spot.cloneNode(false);
+    mark.setAttribute("class", "mark");
+    mark.removeAttribute("data-cell");
+    mark.setAttribute("stroke", COLOURS[slot]);
+    svg.append(mark);
+  });
+  $("map").append(svg);
+  $("low").textContent = number(low);
+  $("high").textContent = number(high);
+}
+
+function spotOf(measures, height) {
+  const share = (axis) => {
+    const [low, high] = page.cells.ranges[axis];
+    return (measures[axis] - low) / (high - low);
+  };
+  return [share(page.across) * SIZE, height - share(page.up) * height];
+}
+
+function drawAxes(svg, height, flat) {
+  const { ranges, measures } = page.cells;
+  const [low, high] = ranges[page.across];
+  const text = (x, y, words, more = {}) => svg.append(element("text", { x, y, ...more }, words));
+  text(0, height + 14, number(low, 1));
+  text(SIZE, height + 14, number(high, 1), { "text-anchor": "end" });
+  text(SIZE / 2, height + 28, measures[page.across], { "text-anchor": "middle" });
+  if (flat) return;
+  text(-6, height, number(ranges[page.up][0], 1), { "text-anchor": "end" });
+  text(-6, 10, number(ranges[page.up][1], 1), { "text-anchor": "end" });
+  text(-14, height / 2, measures[page.up], { "text-anchor": "middle", transform: `rotate(-90 -14 ${height / 2})` });
+}
+
+function drawWay(svg, height) {
+  for (const leg of page.way) {
+    const points = leg.filter((at) => at.every((value) => value !== null)).map((at) => spotOf(at, height).join(",")).join(" ");
+    for (const kind of ["way", "way inner"]) svg.append(element("polyline", { points, class: kind }));
+  }
+}
+
+function drawSliders() {
+  const cells = page.cells, many = cells.measures.length > 2 && cells.kind === "grid";
+  document.querySelectorAll(".axes").forEach((label) => { label.hidden = cells.measures.length < 3; });
+  for (const [name, chosen] of [["across", page.across], ["up", page.up]]) {
+    $(name).replaceChildren(...cells.measures.map((measure, axis) => new Option(measure, axis, false, axis === chosen)));
+  }
+  $("sliders").replaceChildren();
+  if (!many) return;
+  cells.measures.forEach((measure, axis) => {
+    if (axis === page.across || axis === page.up) return;
+    const label = document.createElement("label"), input = document.createElement("input"), told = document.createElement("span");
+    const [low, high] = cells.ranges[axis], width = (high - low) / cells.shape[axis];
+    const tell = () => { told.textContent = `${number(low + width * page.slice[axis], 2)} to ${number(low + width * (page.slice[axis] + 1), 2)}`; };
+    Object.assign(input, { type: "range", min: 0, max: cells.shape[axis] - 1, value: page.slice[axis] });
+    input.addEventListener("input", () => { page.slice[axis] = Number(input.value); tell(); drawMap(); });
+    tell();
+    label.append(measure, told, input);
+    $("sliders").append(label);
+  });
+}
+
+async function readCells() {
+  const cells = await ask(`/api/cells?which=${page.which}`);
+  page.version = cells.version;
+  complain(page.about.problem || cells.problem);
+  if (!cells.shape) { page.cells = null; drawMap(); return; }
+  const first = !page.cells || page.cells.measures.join() !== cells.measures.join();
+  page.cells = cells;
+  if (first) {
+    page.across = 0;
+    page.up = Math.min(1, cells.measures.length - 1);
+    const best = cells.index[cells.objective.indexOf(Math.max(...cells.objective))];
+    page.slice = cells.kind === "grid" && best !== undefined ? placeOf(best) : cells.measures.map(() => 0);
+    drawSliders();
+  }
+  if ($("path").checked) page.way = await ask("/api/path");
+  drawMap();
+  const figures = { coverage: `${number(100 * cells.coverage, 1)}%`, best: number(cells.best), mean: number(cells.mean),
+    "QD-score": number(cells.qd_score) };
+  $("figures").replaceChildren(...Object.entries(figures).map(([name, value]) => {
+    const pair = document.createElement("div");
+    pair.innerHTML = "<dt></dt><dd></dd>";
+    pair.children[0].textContent = name;
+    pair.children[1].textContent = value;
+    return pair;
+  }));
+}
+
+// The robots.
+
+async function play(slot, cell, start = Number($("start").value)) {
+  try {
+    page.shown[slot] = await ask("/api/play", { slot, cell, start, which: page.which });
+    complain(null);
+  } catch (problem) {
+    complain(problem.message);
+    return;
+  }
+  if (slot === 0 && page.shown[1]) await ask("/api/clock", { time: 0 });
+  showRobots();
+}
+
+async function leave(slot) {
+  await ask("/api/leave", { slot });
+  page.shown[slot] = null;
+  showRobots();
+}
+
+function showRobots() {
+  $("cards").replaceChildren(...page.shown.flatMap((shown, slot) => shown ? [card(shown, slot)] : []));
+  drawMap();
+  drawGait();
+}
+
+function card(shown, slot) {
+  const made = document.createElement("article");
+  made.className = slot ? "card second" : "card";
+  made.dataset.slot = slot;
+  const title = document.createElement("h2"), button = document.createElement("button");
+  title.append(`cell ${shown.cell}`);
+  button.textContent = slot ? "remove" : "pin beside";
+  button.className = slot ? "remove" : "pin";
+  button.addEventListener("click", () => slot ? leave(1) : play(1, shown.cell, shown.start));
+  title.append(button);
+  const table = document.createElement("table");
+  const row = (...words) => {
+    const line = table.insertRow();
+    words.forEach((word, at) => {
+      const spot = at ? line.insertCell() : line.appendChild(document.createElement("th"));
+      spot.textContent = word;
+    });
+    return line;
+  };
+  row("", "archived", "seen now");
+  row("reward", number(shown.archived.objective), number(shown.seen.objective)).className = "objective";
+  page.cells.measures.forEach((measure, axis) => {
+    row(measure, number(shown.archived.measures[axis], 3), number(shown.seen.measures[axis], 3));
+  });
+  row("steps", "", number(shown.steps));
+  const take = document.createElement("div");
+  take.className = "take";
+  for (const [words, place] of [["policy", `/api/policy?cell=${shown.cell}&which=${page.which}`],
+    ["rollout (CSV)", `/api/rollout.csv?slot=${slot}`], ["film (GIF)", `/api/film.gif?slot=${slot}`]]) {
+    const link = document.createElement("a");
+    Object.assign(link, { href: place, textContent: words, download: "" });
+    take.append(link);
+  }
+  made.append(title, table, take);
+  return made;
+}
+
+// Which foot touches when; moves along with the robots.
+
+const GAIT_SECONDS = 3, ROW = 16, NAMES = 110;
+
+function drawGait() {
+  const canvas = $("gait"), shown = page.shown.filter(Boolean), dt = page.about && page.about.dt;
+  const rows = shown.reduce((sum, one) => sum + one.touches.length, 0);
+  const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth - 28, height = rows * ROW + 4 * shown.length;
+  canvas.style.height = `${height + 12}px`;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(Math.max(height, 1) * ratio);
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  if (!rows || !dt) return;
+  const now = clockNow(), middle = NAMES + (width - NAMES) / 3, scale = (width - NAMES) / GAIT_SECONDS;
+  const ink = getComputedStyle(document.body).color;
+  let top = 0;
+  page.shown.forEach((one, slot) => {
+    if (!one) return;
+    one.touches.forEach((touches, foot) => {
+      pen.fillStyle = ink;
+      pen.globalAlpha = 0.75;
+      pen.font = "12px system-ui, sans-serif";
+      pen.fillText(page.cells.measures[foot], 0, top + ROW - 5, NAMES - 8);
+      pen.globalAlpha = 1;
+      pen.fillStyle = COLOURS[slot];
+      const first = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt));
+      for (let step = first; step < touches.length && (step * dt - now) * scale + middle < width; step++) {
+        const x = (step * dt - now) * scale + middle;
+        if (touches[step] && x > NAMES - dt * scale) {
+          const from = Math.max(x, NAMES);
+          pen.fillRect(from, top + 3, x + dt * scale + 0.5 - from, ROW - 6);
+        }
+      }
+      top += ROW;
+    });
+    top += 4;
+  });
+  pen.fillStyle = ink;
+  pen.fillRect(middle, 0, 1, height);
+}
+
+function clockNow() {
+  const { time, length, playing, speed } = page.news;
+  const gone = playing ? (performance.now() - page.heard) / 1000 * speed : 0;
+  return length ? (time + gone) % length : 0;
+}
+
+function tick() {
+  const now = clockNow();
+  if (!page.dragging) $("time").value = page.news.length ? now / page.news.length : 0;
+  $("clock").textContent = page.news.length ? `${number(now, 2)} / ${number(page.news.length, 2)} s` : "";
+  drawGait();
+  requestAnimationFrame(tick);
+}
+
+function hear(news) {
+  page.news = news;
+  page.heard = performance.now();
+  $("playing").textContent = news.playing ? "pause" : "play";
+  if (document.activeElement !== $("speed")) $("speed").value = String(news.speed);
+  $("follow").checked = news.follow;
+  $("which").options[1].disabled = !news.corrected;
+  if (page.which === "archived" && page.version !== null && news.version !== page.version) {
+    page.version = news.version;
+    if (!page.about.stage_port) begin(); else readCells();
+  }
+}
+
+function clock(question) {
+  return ask("/api/clock", question).then((news) => { if ("time" in news) hear(news); });
+}
+
+async function begin() {
+  page.about = await ask("/api/about");
+  const { name, task, algorithm, stage_port: port } = page.about;
+  $("title").textContent = name;
+  document.title = `${name} – ppga`;
+  $("subtitle").textContent = [algorithm, task].filter(Boolean).join(" on ");
+  page.shown = page.about.shown;
+  if (port && !document.querySelector("iframe")) {
+    const stage = document.createElement("iframe");
+    stage.src = `${location.protocol}//${location.hostname}:${port}/`;
+    stage.title = "the robots";
+    $("stage").replaceChildren(stage);
+  } else if (!port) {
+    $("waiting").textContent = page.about.problem ? "nothing to show" : "waiting for the first elites …";
+  }
+  await readCells();
+  if (page.cells) showRobots();
+}
+
+$("which").addEventListener("change", () => { page.which = $("which").value; readCells(); });
+$("path").addEventListener("change", () => readCells());
+for (const name of ["across", "up"]) {
+  $(name).addEventListener("change", () => {
+    const other = name === "across" ? "up" : "across", chosen = Number($(name).value);
+    if (page[other] === chosen) page[other] = page[name];
+    page[name] = chosen;
+    drawSliders();
+    drawMap();
+  });
+}
+$("playing").addEventListener("click", () => clock({ playing: !page.news.playing }));
+$("again").addEventListener("click", () => clock({ time: 0, playing: true }));
+$("speed").addEventListener("change", () => { clock({ speed: Number($("speed").value) }); $("speed").blur(); });
+$("follow").addEventListener("change", () => clock({ follow: $("follow").checked }));
+$("start").addEventListener("change", async () => {
+  for (const slot of [0, 1]) if (page.shown[slot]) await play(slot, page.shown[slot].cell);
+});
+$("time").addEventListener("input", () => { page.dragging = true; clock({ time: Number($("time").value) * page.news.length }); });
+$("time").addEventListener("change", () => { page.dragging = false; });
+document.addEventListener("keydown", (event) => {
+  if (event.key === " " && !["INPUT", "SELECT", "BUTTON"].includes(event.target.tagName)) {
+    event.preventDefault();
+    clock({ playing: !page.news.playing });
+  }
+});
+{
+  const pen = $("scale").getContext("2d");
+  for (let x = 0; x < 256; x++) { pen.fillStyle = colour(x / 255); pen.fillRect(x, 0, 1, 1); }
+}
+begin().then(() => {
+  new EventSource("/api/news").onmessage = (event) => hear(JSON.parse(event.data));
+  requestAnimationFrame(tick);
+}).catch((problem) => complain(problem.message));

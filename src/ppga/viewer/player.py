@@ -1,0 +1,121 @@
+"""Rollouts to look at: an elite plays a whole episode on this machine."""
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import mujoco
+import numpy as np
+
+from ppga.archives import Archive
+from ppga.errors import InputError
+from ppga.networks import Network
+from ppga.physics import Array
+from ppga.policies import Policy
+from ppga.rollouts import Recording, record
+from ppga.storage import NumpyArray
+from ppga.tasks import Task
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What an elite did, step by step, until its episode ended.
+
+    Attributes:
+        cell: whose elite.
+        start: number of the random start.
+        archived: objective and measures it is in the archive with.
+        qpos: (t, nq) positions.
+        place: (t, bodies, 3) of every body.
+        turn: (t, bodies, 4) its quaternion.
+        observation: (t, o).
+        action: (t, a).
+        reward: (t,).
+        proxies: (t, k).
+    """
+
+    cell: int
+    start: int
+    archived: tuple[float, list[float]]
+    qpos: NumpyArray
+    place: NumpyArray
+    turn: NumpyArray
+    observation: NumpyArray
+    action: NumpyArray
+    reward: NumpyArray
+    proxies: NumpyArray
+
+    def __len__(self) -> int:
+        """Control steps."""
+        return len(self.reward)
+
+    @property
+    def objective(self) -> float:
+        """Return as just seen."""
+        return float(self.reward.sum())
+
+    @property
+    def measures(self) -> list[float]:
+        """Measures as just seen."""
+        return [float(value) for value in self.proxies.mean(axis=0)]
+
+    def to_csv(self, dt: float, measure_names: tuple[str, ...]) -> str:
+        """A row a step: time, reward, measure proxies, action, positions, observation."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        names = ["time", "reward", *measure_names]
+        for name, values in (("action", self.action), ("qpos", self.qpos), ("observation", self.observation)):
+            names += [f"{name} {number}" for number in range(values.shape[1])]
+        writer.writerow(names)
+        for step in range(len(self)):
+            row = [step * dt, self.reward[step], *self.proxies[step], *self.action[step], *self.qpos[step]]
+            writer.writerow([f"{float(value):.6g}" for value in (*row, *self.observation[step])])
+        return text.getvalue()
+
+
+class Player:
+    """Plays episodes of one task with networks of one kind; compiled when first used.
+
+    Args:
+        task: what is played.
+        network: of the policies.
+    """
+
+    def __init__(self, task: Task, network: Network) -> None:
+        self.task, self.network = task, network
+        self._data = mujoco.MjData(task.model)
+
+        def play(policy: Policy, key: Array) -> Recording:
+            def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+                return policy.mean_action(network, observation)
+
+            return record(task, act, key, 1, task.episode_length)
+
+        self._play: Any = jax.jit(play)
+
+    def play(self, archive: Archive, cell: int, start: int = 0) -> Episode:
+        """An episode of the elite in a cell, from the random start of that number."""
+        if Network.of(archive.description["network"]) != self.network:
+            raise InputError("this archive's policies are of another kind.")
+        elite = archive.elite(cell)
+        seen = self._play(Policy.of_elite(elite), jax.random.fold_in(jax.random.key(0), start))
+        lived = max(1, int(np.asarray(seen.alive[0]).sum()))
+        parts = {
+            name: np.asarray(getattr(seen, name))[0, :lived]
+            for name in ("qpos", "observation", "action", "reward", "proxies")
+        }
+        place, turn = self._poses(parts["qpos"])
+        archived = float(elite["objective"]), [float(value) for value in elite["measures"]]
+        return Episode(cell, start, archived, place=place, turn=turn, **parts)
+
+    def _poses(self, qpos: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+        """Where all bodies (t, bodies, ...) are."""
+        model, data = self.task.model, self._data
+        place, turn = np.empty((len(qpos), model.nbody, 3)), np.empty((len(qpos), model.nbody, 4))
+        for step, positions in enumerate(qpos):
+            data.qpos[:] = positions
+            mujoco.mj_kinematics(model, data)
+            place[step], turn[step] = data.xpos, data.xquat
+        return place, turn

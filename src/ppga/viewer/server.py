@@ -1,0 +1,396 @@
+"""The viewer's own little web server: the page, what it asks for, and news of the clock and the run."""
+
+import errno
+import io
+import json
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+
+from ppga.analysis.corrected import task_of
+from ppga.archives import Archive
+from ppga.errors import InputError
+from ppga.networks import Network
+from ppga.rendering import Renderer
+from ppga.tasks import TASKS
+from ppga.viewer.player import Episode, Player
+from ppga.viewer.source import ARCHIVED, CORRECTED, Source, cells_of
+from ppga.viewer.stage import Stage, check_slot
+
+PAGES = {"/": "index.html", "/page.js": "page.js", "/page.css": "page.css"}
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+LARGEST_QUESTION = 10_000
+"""Bytes that the page may send at a time."""
+NEWS_SECONDS = 0.1
+FILM_SECONDS, FILM_EVERY = 4.0, 2
+"""Of a GIF: simulated time, and control steps between two pictures."""
+FILM_SIZE = (480, 320)
+
+
+class Viewer:
+    """Everything behind the page; `answer` is all that the web server asks.
+
+    Args:
+        path: a run's folder, an archive's folder, or an archive's file.
+        host: to listen on.
+        port: of the page; the stage takes the next free one.
+    """
+
+    def __init__(self, path: Path, host: str, port: int) -> None:
+        self.source, self.host = Source(path), host
+        self.player: Player | None = None
+        self.stage: Stage | None = None
+        self._lock = threading.Lock()
+        self._stage_port = port + 1
+
+    def ready(self) -> None:
+        """Make player and stage, as soon as there is an archive to make them for; compile by playing."""
+        with self._lock:
+            archive = self.source.snapshot().archive
+            if self.stage is not None or archive is None or not len(archive):
+                return
+            self._check_playable(archive)
+            task = task_of(archive)
+            self.player = Player(task, Network.of(archive.description["network"]))
+            stage = Stage(task.model, task.control_dt, self.host, self._stage_port)
+            stage.show(0, self.player.play(archive, archive.best()))
+            self.stage = stage
+
+    def _check_playable(self, archive: Archive) -> None:
+        name = archive.description["task"]["name"]
+        if archive.description.get("network") is None or name not in TASKS:
+            raise InputError(f"the solutions of {name} cannot be shown walking.")
+
+    def close(self) -> None:
+        """Close the stage."""
+        if self.stage is not None:
+            self.stage.stop()
+
+    # What the page asks.
+
+    def about(self) -> dict[str, Any]:
+        """The run and the stage."""
+        problem = None
+        try:
+            self.ready()
+        except InputError as error:
+            problem = str(error)
+        archive = self.source.snapshot().archive
+        description = {} if archive is None else archive.description
+        return {
+            "name": self.source.name,
+            "task": description.get("task", {}).get("name"),
+            "algorithm": description.get("algorithm"),
+            "dt": description.get("task", {}).get("control_dt"),
+            "stage_port": self.stage.port if self.stage else None,
+            "corrected": self.source.file(CORRECTED) is not None,
+            "problem": problem,
+            "shown": [self._told(slot) for slot in range(2)],
+        }
+
+    def cells(self, which: str) -> dict[str, Any]:
+        """The archive's cells, or what is wrong with it."""
+        snapshot = self.source.snapshot(_which(which))
+        content = {} if snapshot.archive is None else cells_of(snapshot.archive)
+        return {"version": str(snapshot.version), "problem": snapshot.problem, **content}
+
+    def play(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Put the elite of a cell on a lane."""
+        slot = check_slot(question.get("slot"))
+        cell, start = question.get("cell"), question.get("start", 0)
+        if not isinstance(cell, int) or not isinstance(start, int) or not 0 <= start < 2**31:
+            raise InputError(f"a cell and a start are whole numbers, got {cell!r} and {start!r}.")
+        self.ready()
+        archive = self._archive(question.get("which", ARCHIVED))
+        assert self.player is not None
+        assert self.stage is not None
+        began = time.perf_counter()
+        episode = self.player.play(archive, cell, start)
+        self.stage.show(slot, episode)
+        return {**self._describe(episode), "seconds": time.perf_counter() - began}
+
+    def leave(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Take a robot off its lane."""
+        slot = check_slot(question.get("slot"))
+        if self.stage is not None:
+            self.stage.show(slot, None)
+        return {}
+
+    def set_clock(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Play, pause, another speed, another time, follow or not."""
+        if self.stage is None:
+            return {}
+        clock = self.stage.clock
+        numbers: dict[str, float] = {}
+        for name, low, high in (("speed", 0.05, 4.0), ("time", 0.0, 1e6)):
+            value = question.get(name)
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                    raise InputError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}.")
+                numbers[name] = float(value)
+        playing, follow = question.get("playing"), question.get("follow")
+        clock.set(None if playing is None else bool(playing), numbers.get("speed"), numbers.get("time"))
+        if follow is not None:
+            clock.follow = bool(follow)
+        return self.news()
+
+    def news(self) -> dict[str, Any]:
+        """What changes by itself: the clock, the archives, what was found."""
+        clock = self.stage.clock if self.stage else None
+        return {
+            "time": clock.time if clock else 0.0,
+            "length": clock.length if clock else 0.0,
+            "playing": clock.playing if clock else False,
+            "speed": clock.speed if clock else 1.0,
+            "follow": clock.follow if clock else True,
+            "version": str(self.source.snapshot().version),
+            "corrected": self.source.file(CORRECTED) is not None,
+        }
+
+    # What can be taken home.
+
+    def policy(self, which: str, cell: int) -> bytes:
+        """A file with one elite."""
+        archive = self._archive(which)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "archive.safetensors"
+            archive.only(cell).save(file)
+            return file.read_bytes()
+
+    def rollout(self, slot: int) -> bytes:
+        """What is on a lane, as CSV."""
+        episode, stage = self._on(slot)
+        assert self.player is not None
+        return episode.to_csv(stage.dt, self.player.task.measure_names).encode()
+
+    def film(self, slot: int) -> bytes:
+        """What is on a lane, as a GIF: some seconds from where the clock is."""
+        from PIL import Image
+
+        episode, stage = self._on(slot)
+        first = min(int(stage.clock.time / stage.dt), max(0, len(episode) - 2))
+        steps = range(first, min(len(episode), first + int(FILM_SECONDS / stage.dt)), FILM_EVERY)
+        with Renderer(stage.model, *FILM_SIZE) as renderer:
+            pictures = [Image.fromarray(renderer.draw(episode.qpos[step])) for step in steps]
+        content = io.BytesIO()
+        pictures[0].save(
+            content, "GIF", save_all=True, append_images=pictures[1:], loop=0,
+            duration=max(20, round(1000 * stage.dt * FILM_EVERY)),
+        )  # fmt: skip
+        return content.getvalue()
+
+    # Inside.
+
+    def _archive(self, which: str) -> Archive:
+        snapshot = self.source.snapshot(_which(which))
+        if snapshot.archive is None:
+            raise InputError(snapshot.problem or "there is no such archive.")
+        return snapshot.archive
+
+    def _on(self, slot: int) -> tuple[Episode, Stage]:
+        episode = self.stage.episode(check_slot(slot)) if self.stage else None
+        if episode is None or self.stage is None:
+            raise InputError(f"nobody is on lane {slot}.")
+        return episode, self.stage
+
+    def _told(self, slot: int) -> dict[str, Any] | None:
+        episode = self.stage.episode(slot) if self.stage else None
+        return None if episode is None else self._describe(episode)
+
+    def _describe(self, episode: Episode) -> dict[str, Any]:
+        return {
+            "cell": episode.cell,
+            "start": episode.start,
+            "steps": len(episode),
+            "archived": {"objective": episode.archived[0], "measures": episode.archived[1]},
+            "seen": {"objective": episode.objective, "measures": episode.measures},
+            "touches": (episode.proxies.T > 0.5).astype(np.uint8).tolist(),
+        }
+
+
+def _which(name: Any) -> str:
+    if name not in (ARCHIVED, CORRECTED):
+        raise InputError(f"which archive? {ARCHIVED} or {CORRECTED}, got {name!r}.")
+    return str(name)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers only what the page asks, and only to whoever called it by its own name."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "ppga"
+
+    def __init__(self, viewer: Viewer, names: Callable[[], set[str]], *args: Any) -> None:
+        self.viewer, self.names = viewer, names
+        super().__init__(*args)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing: the terminal is for people."""
+
+    def do_GET(self) -> None:
+        """Pages, questions without consequences, files to take home."""
+        place = urlsplit(self.path)
+        asked = {name: values[0] for name, values in parse_qs(place.query).items()}
+        viewer = self.viewer
+        which = asked.get("which", ARCHIVED)
+        files_of: dict[str, tuple[str, Callable[[], bytes]]] = {
+            "/api/policy": ("policy.safetensors", lambda: viewer.policy(which, _number(asked, "cell"))),
+            "/api/rollout.csv": ("rollout.csv", lambda: viewer.rollout(_number(asked, "slot"))),
+            "/api/film.gif": ("film.gif", lambda: viewer.film(_number(asked, "slot"))),
+        }
+        answers: dict[str, Callable[[], Any]] = {
+            "/api/about": viewer.about,
+            "/api/cells": lambda: viewer.cells(which),
+            "/api/path": viewer.source.path_of_search,
+            "/api/clock": viewer.news,
+        }
+        if not self._welcome():
+            return
+        if place.path in PAGES:
+            page = PAGES[place.path]
+            content = files("ppga.viewer").joinpath("page", page).read_bytes()
+            self._send(HTTPStatus.OK, content, f"{KINDS[Path(page).suffix]}; charset=utf-8")
+        elif place.path == "/api/news":
+            self._send_news()
+        elif place.path in files_of:
+            name, make = files_of[place.path]
+            self._answer(make, name)
+        elif place.path in answers:
+            self._answer(answers[place.path])
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
+
+    def do_POST(self) -> None:
+        """What has consequences; a header that other sites cannot send without asking keeps them out."""
+        viewer = self.viewer
+        answers = {"/api/play": viewer.play, "/api/leave": viewer.leave, "/api/clock": viewer.set_clock}
+        if not self._welcome():
+            return
+        length = int(self.headers.get("Content-Length") or 0)
+        if self.path not in answers or self.headers.get("X-Ppga") != "1" or length > LARGEST_QUESTION:
+            self.close_connection = True
+            self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
+            return
+        try:
+            question = json.loads(self.rfile.read(length) or b"{}")
+        except ValueError:
+            question = None
+        if not isinstance(question, dict):
+            self._send(HTTPStatus.BAD_REQUEST, b'{"problem": "not a question"}', "application/json")
+            return
+        self._answer(partial(answers[self.path], question))
+
+    def _welcome(self) -> bool:
+        """Whether this server was called by its own name: a foreign page's name may lead here too."""
+        if self.headers.get("Host", "") in self.names():
+            return True
+        self.close_connection = True
+        self._send(HTTPStatus.FORBIDDEN, b"call me by my own name", "text/plain")
+        return False
+
+    def _answer(self, make: Callable[[], Any], name: str | None = None) -> None:
+        try:
+            content = make()
+        except InputError as error:
+            text = json.dumps({"problem": str(error)}).encode()
+            self._send(HTTPStatus.BAD_REQUEST, text, "application/json")
+            return
+        if name is not None:
+            self._send(HTTPStatus.OK, content, "application/octet-stream", name)
+        else:
+            self._send(HTTPStatus.OK, json.dumps(content).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str, name: str | None = None) -> None:
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            if name:
+                self.send_header("Content-Disposition", f'attachment; filename="{name}"')
+            self.end_headers()
+            self.wfile.write(content)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _send_news(self) -> None:
+        """Server-sent events, as long as somebody listens."""
+        self.close_connection = True
+        try:
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            while not self.server.closing:  # type: ignore[attr-defined]
+                self.wfile.write(b"data: " + json.dumps(self.viewer.news()).encode() + b"\n\n")
+                self.wfile.flush()
+                time.sleep(NEWS_SECONDS)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+
+def _number(asked: dict[str, str], name: str) -> int:
+    """A whole number of a question, or an InputError."""
+    try:
+        return int(asked[name])
+    except (KeyError, ValueError):
+        raise InputError(f"{name} must be a whole number, got {asked.get(name)!r}.") from None
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves a viewer on the first free port from the given one on.
+
+    Args:
+        path: what to look at.
+        host: to listen on.
+        port: to begin looking for a free one at.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = False
+
+    def __init__(self, path: Path, host: str, port: int) -> None:
+        self.closing = False
+        for candidate in range(port, min(port + 100, 65535)):
+            viewer = Viewer(path, host, candidate)
+            try:
+                super().__init__((host, candidate), partial(_Handler, viewer, self.names))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise InputError(f"cannot listen on {host}:{candidate}: {error.strerror}.") from None
+            else:
+                break
+        else:
+            raise InputError(f"no free port from {port} on.")
+        self.viewer, self.host, self.port = viewer, host, candidate
+
+    def names(self) -> set[str]:
+        """What this server may be called."""
+        known = {self.host, "127.0.0.1", "localhost"}
+        if self.host in ("0.0.0.0", "::"):  # told to be open to everybody, under whatever name they know
+            known |= {socket.gethostname(), *socket.gethostbyname_ex(socket.gethostname())[2]}
+        return {f"{name}:{self.port}" for name in known}
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}/"
+
+    def close(self) -> None:
+        """Stop serving and close the stage."""
+        self.closing = True
+        self.shutdown()
+        self.server_close()
+        self.viewer.close()

@@ -44,12 +44,17 @@ lint: $(DEV_READY)
 test: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-# What draws robots without a window, from Debian's packages. Where it cannot be installed, that one test is skipped.
+# What draws robots without a window, and a browser to look at the viewer with, from Debian's packages. Where they
+# cannot be installed, the tests that need them are skipped.
 system:
 	@if ldconfig -p 2>/dev/null | grep -q libEGL.so.1; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y libegl1 libgl1-mesa-dri >/dev/null || echo "could not install libegl1"; \
 	else echo "no EGL here: pictures of robots are not tested (Debian: libegl1 libgl1-mesa-dri)"; fi
+	@if command -v chromedriver >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null || echo "could not install chromium"; \
+	else echo "no chromium here: the viewer's page is not tested (Debian: chromium chromium-driver)"; fi
 
 format: $(DEV_READY)
 	$(BIN)/ruff check --fix .

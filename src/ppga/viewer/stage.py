@@ -3,6 +3,8 @@
 A robot that is followed stays where it is and its lane moves below it, so the camera is the viewer's alone.
 """
 
+import contextlib
+import io
 import threading
 import time
 from collections.abc import Callable
@@ -69,7 +71,8 @@ class Stage:
     def __init__(self, model: mujoco.MjModel, dt: float, host: str, port: int) -> None:
         viser = import_extra("viser", "view")
         self.model, self.dt, self.clock = model, dt, Clock()
-        self.server: Any = viser.ViserServer(host=host, port=port, verbose=False)
+        with contextlib.redirect_stdout(io.StringIO()):  # it would print a banner
+            self.server: Any = viser.ViserServer(host=host, port=port, verbose=False)
         self.port = int(self.server.get_port())
         self._episodes: list[Episode | None] = [None] * SLOTS
         self._lock, self._stopped = threading.Lock(), threading.Event()
@@ -111,9 +114,9 @@ class Stage:
         server.gui.main_panel.minimize()
         server.scene.configure_environment_map("studio", environment_intensity=0.6)
         server.scene.world_axes.visible = False
-        away = 3.2 * radius
-        server.initial_camera.position = (0.35 * away, -away, middle[2] + 0.45 * away)
-        server.initial_camera.look_at = (0.0, 0.5 * self._apart, 0.7 * middle[2])
+        away = 3.0 * radius
+        server.initial_camera.position = (0.3 * away, -away, middle[2] + 0.4 * away)
+        server.initial_camera.look_at = (0.0, 0.4 * self._apart, 0.6 * middle[2])
 
     def _robot(self, slot: int) -> dict[str, Any]:
         """Handles of a robot's bodies and of its lane."""

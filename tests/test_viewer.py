@@ -1,0 +1,454 @@
+"""The viewer: its parts, its web server, and its page in a real browser."""
+
+import base64
+import io
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import mujoco
+import numpy as np
+import pytest
+from PIL import Image
+
+import ppga
+from ppga.archives import Archive
+from ppga.errors import InputError
+from ppga.policies import CLIP, Network, Policy, init_mlp
+from ppga.rendering import Renderer
+from ppga.rollouts import evaluate
+from ppga.viewer.player import Player
+from ppga.viewer.server import PageServer
+from ppga.viewer.source import Source
+from ppga.viewer.stage import Clock, mesh_of
+
+from conftest import shared_task
+
+STEPS = 100
+CELLS = [11, 44, 47, 93]
+
+
+def cheetahs() -> Archive:
+    """Four random halfcheetahs; their archived figures are made up."""
+    task = shared_task("halfcheetah", episode_length=STEPS)
+    network = Network((task.observation_size, 8, task.action_size))
+    keys = jax.random.split(jax.random.key(0), len(CELLS))
+    n = len(CELLS)
+    elites = {
+        "index": np.array(CELLS, np.int32),
+        "solution": np.stack([np.asarray(network.flatten(init_mlp(key, network.sizes))) for key in keys]),
+        "objective": np.array([123.0, 4567.0, -89.0, 1011.0], np.float32),
+        "measures": np.array([[0.15, 0.15], [0.45, 0.45], [0.45, 0.75], [0.95, 0.35]], np.float32),
+        "log_std": np.zeros((n, task.action_size), np.float32),
+        "observation_mean": np.zeros((n, task.observation_size), np.float32),
+        "observation_variance": np.ones((n, task.observation_size), np.float32),
+        "observation_count": np.ones(n, np.float32),
+    }
+    description = {
+        "task": {
+            "name": "halfcheetah", "physics": "mujoco", "episode_length": STEPS, "integrator": "fast",
+            "control_dt": task.control_dt,
+        },
+        "network": {**network.describe(), "observation_clip": CLIP},
+        "kind": "grid", "shape": [10, 10], "ranges": [[0.0, 1.0]] * 2, "algorithm": "ppga",
+        "measure_names": list(task.measure_names), "qd_offset": -600.0,
+    }  # fmt: skip
+    return Archive(description, elites)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cheetahs")
+    cheetahs().save(folder / "archive.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[PageServer]:
+    made = PageServer(folder, "127.0.0.1", 8900)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.close()
+
+
+def get(server: PageServer, place: str, **headers: str) -> bytes:
+    question = urllib.request.Request(server.address.rstrip("/") + place, headers=headers)
+    with urllib.request.urlopen(question, timeout=120) as answer:
+        return bytes(answer.read())
+
+
+def post(server: PageServer, place: str, content: Any, **headers: str) -> Any:
+    question = urllib.request.Request(
+        server.address.rstrip("/") + place, json.dumps(content).encode(), {"X-Ppga": "1"} | headers
+    )
+    with urllib.request.urlopen(question, timeout=120) as answer:
+        return json.loads(answer.read())
+
+
+# The parts.
+
+
+def test_the_clock_runs_round_and_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = Clock()
+    assert clock.time == 0
+    clock.set(length=10.0, at=0.0)
+    now += 4
+    assert clock.time == pytest.approx(4)
+    clock.set(speed=0.5)
+    now += 2
+    assert clock.time == pytest.approx(5)
+    clock.set(playing=False)
+    now += 100
+    assert clock.time == pytest.approx(5)
+    clock.set(playing=True, speed=2.0)
+    now += 3
+    assert clock.time == pytest.approx(1)
+
+
+def test_an_episode_is_what_the_judge_would_play(folder: Path) -> None:
+    task = shared_task("halfcheetah", episode_length=STEPS)
+    archive = ppga.load_archive(folder)
+    network = Network.of(archive.description["network"])
+    episode = Player(task, network).play(archive, 44, start=3)
+    policy = Policy.of_elite(archive.elite(44))
+    scores, _ = jax.jit(
+        lambda key: evaluate(task, lambda seen, *_: policy.mean_action(network, seen), key, 1)
+    )(jax.random.fold_in(jax.random.key(0), 3))
+    assert len(episode) == STEPS
+    assert episode.objective == pytest.approx(float(scores.objective[0]), rel=1e-3)
+    np.testing.assert_allclose(episode.measures, scores.measures[0], atol=1e-5)
+    assert episode.archived[0] == 4567.0
+    assert episode.archived[1] == pytest.approx([0.45, 0.45])
+    data = mujoco.MjData(task.model)
+    data.qpos[:] = episode.qpos[50]
+    mujoco.mj_forward(task.model, data)
+    np.testing.assert_allclose(episode.place[50], data.xpos, atol=1e-9)
+    np.testing.assert_allclose(episode.turn[50], data.xquat, atol=1e-9)
+    rows = episode.to_csv(task.control_dt, task.measure_names).splitlines()
+    assert len(rows) == 1 + STEPS
+    assert rows[0].startswith("time,reward,back foot,front foot,action 0")
+    assert sum(float(row.split(",")[1]) for row in rows[1:]) == pytest.approx(episode.objective, rel=1e-3)
+
+
+def test_geoms_become_meshes_of_their_size() -> None:
+    """Volumes and extents against closed forms."""
+    spec = mujoco.MjSpec()
+    body = spec.worldbody.add_body()
+    kinds = mujoco.mjtGeom
+    for kind, size in (
+        (kinds.mjGEOM_SPHERE, [0.5, 0, 0]),
+        (kinds.mjGEOM_CAPSULE, [0.2, 0.5, 0]),
+        (kinds.mjGEOM_CYLINDER, [0.2, 0.5, 0]),
+        (kinds.mjGEOM_BOX, [0.1, 0.2, 0.3]),
+        (kinds.mjGEOM_ELLIPSOID, [0.1, 0.2, 0.3]),
+    ):
+        body.add_geom(type=kind, size=size)
+    body.add_geom(type=kinds.mjGEOM_SPHERE, size=[1, 0, 0], rgba=[1, 1, 1, 0])
+    spec.worldbody.add_geom(type=kinds.mjGEOM_PLANE, size=[1, 1, 1])
+    model = spec.compile()
+    known: dict[int, tuple[float, list[float]]] = {
+        int(kinds.mjGEOM_SPHERE): (4 / 3 * np.pi * 0.5**3, [1, 1, 1]),
+        int(kinds.mjGEOM_CAPSULE): (np.pi * 0.2**2 * (1 + 4 / 3 * 0.2), [0.4, 0.4, 1.4]),
+        int(kinds.mjGEOM_CYLINDER): (np.pi * 0.2**2, [0.4, 0.4, 1]),
+        int(kinds.mjGEOM_BOX): (0.048, [0.2, 0.4, 0.6]),
+        int(kinds.mjGEOM_ELLIPSOID): (4 / 3 * np.pi * 0.006, [0.2, 0.4, 0.6]),
+    }
+    drawn = 0
+    for geom in range(model.ngeom):
+        mesh = mesh_of(model, geom)
+        if model.geom_rgba[geom, 3] == 0 or model.geom_type[geom] == kinds.mjGEOM_PLANE:
+            assert mesh is None
+            continue
+        volume, extents = known[int(model.geom_type[geom])]
+        assert mesh.volume == pytest.approx(volume, rel=0.06)
+        np.testing.assert_allclose(mesh.extents, extents, rtol=0.03)
+        np.testing.assert_allclose(mesh.bounds.mean(axis=0), 0, atol=1e-6)
+        drawn += 1
+    assert drawn == 5
+
+
+def test_a_source_follows_its_file(tmp_path: Path) -> None:
+    source = Source(tmp_path / "run")
+    assert not source.exists()
+    assert source.snapshot().problem == "the run has not written an archive yet"
+    file = tmp_path / "run" / "archive" / "archive.safetensors"
+    cheetahs().save(file)
+    assert source.exists()
+    first = source.snapshot()
+    assert first.archive is not None
+    assert len(first.archive) == 4
+    assert source.snapshot() is first, "read once"
+    cheetahs().only(44).save(file)
+    second = source.snapshot()
+    assert second.archive is not None
+    assert len(second.archive) == 1
+    assert second.version != first.version
+    file.write_bytes(file.read_bytes()[:-7])
+    broken = source.snapshot()
+    assert broken.archive is None
+    assert str(file) in (broken.problem or "")
+    assert source.snapshot("corrected").archive is None
+
+
+def test_the_way_of_the_search_policy_breaks_at_restarts(tmp_path: Path) -> None:
+    config = ppga.PPGAConfig(search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1, leg=3))
+    ppga.train("sphere", config, budget=ppga.Budget(iterations=8), output=tmp_path / "run")
+    legs = Source(tmp_path / "run").path_of_search()
+    assert [len(leg) for leg in legs] == [3, 3, 2]
+
+
+# The web server.
+
+
+def test_the_page_is_served_and_nothing_else(server: PageServer) -> None:
+    assert b"<title>ppga</title>" in get(server, "/")
+    assert b"drawMap" in get(server, "/page.js")
+    for place in ("/../pyproject.toml", "/page.py", "/etc/passwd", "/api", "/archive.safetensors"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(server, place)
+
+
+def test_only_its_own_page_may_ask(server: PageServer) -> None:
+    """A foreign site's name that leads here, and a form that another site sends."""
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        get(server, "/api/about", Host="evil.example:8900")
+    for headers in ({"X-Ppga": "0"}, {"X-Ppga": ""}):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            post(server, "/api/leave", {"slot": 0}, **headers)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        post(server, "/api/play", {"slot": "0" * 20_000})
+
+
+def test_it_tells_what_is_in_the_archive(server: PageServer, folder: Path) -> None:
+    cells = json.loads(get(server, "/api/cells"))
+    assert cells["index"] == CELLS
+    assert cells["objective"] == [123.0, 4567.0, -89.0, 1011.0]
+    assert cells["problem"] is None
+    archive = ppga.load_archive(folder)
+    assert cells["qd_score"] == pytest.approx(archive.qd_score)
+    corrected = json.loads(get(server, "/api/cells?which=corrected"))
+    assert "ppga evaluate" in corrected["problem"]
+    about = json.loads(get(server, "/api/about"))
+    assert about["task"] == "halfcheetah"
+    assert about["shown"][0]["cell"] == 44, "the best, to begin with"
+
+
+def test_a_click_plays_the_elite(server: PageServer) -> None:
+    shown = post(server, "/api/play", {"slot": 1, "cell": 93, "start": 2})
+    assert shown["archived"]["objective"] == 1011.0
+    assert shown["steps"] == STEPS
+    assert np.shape(shown["touches"]) == (2, STEPS)
+    np.testing.assert_allclose(np.mean(shown["touches"], axis=1), shown["seen"]["measures"], atol=1e-6)
+    news = post(server, "/api/clock", {"playing": False, "time": 1.0, "speed": 0.5})
+    assert (news["playing"], news["time"], news["speed"]) == (False, 1.0, 0.5)
+    assert news["length"] == pytest.approx(STEPS * 0.05)
+    post(server, "/api/clock", {"playing": True, "speed": 1.0})
+    rows = get(server, "/api/rollout.csv?slot=1").decode().splitlines()
+    assert len(rows) == 1 + STEPS
+    post(server, "/api/leave", {"slot": 1})
+    for place, question, message in (
+        ("/api/play", {"slot": 0, "cell": 5}, "cell 5 is empty"),
+        ("/api/play", {"slot": 2, "cell": 44}, "there are 2 lanes"),
+        ("/api/play", {"slot": 0, "cell": "x"}, "whole numbers"),
+        ("/api/play", {"slot": 0, "cell": 44, "which": "corrected"}, "ppga evaluate"),
+        ("/api/play", {"slot": 0, "cell": 44, "which": "secret"}, "which archive"),
+        ("/api/clock", {"speed": 1000}, "speed must lie"),
+        ("/api/clock", [], "not a question"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            post(server, place, question)
+        assert message in json.loads(refusal.value.read())["problem"]
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        get(server, "/api/rollout.csv?slot=1")
+
+
+def test_what_is_seen_can_be_taken_home(server: PageServer, tmp_path: Path) -> None:
+    (tmp_path / "one.safetensors").write_bytes(get(server, "/api/policy?cell=47"))
+    alone, all_of_them = ppga.load_archive(tmp_path / "one.safetensors"), cheetahs()
+    assert alone.elites["index"].tolist() == [47]
+    np.testing.assert_array_equal(alone.elites["solution"][0], all_of_them.elites["solution"][2])
+    try:
+        with Renderer(shared_task("halfcheetah", episode_length=STEPS).model, 8, 8):
+            pass
+    except InputError as error:
+        pytest.skip(str(error))
+    post(server, "/api/play", {"slot": 0, "cell": 44})
+    film = Image.open(io.BytesIO(get(server, "/api/film.gif?slot=0")))
+    frames = []
+    for number in range(film.n_frames):  # type: ignore[attr-defined]
+        film.seek(number)
+        frames.append(np.asarray(film.convert("RGB"), int))
+    assert len(frames) > 10
+    assert np.abs(frames[0] - frames[-1]).max() > 50, "it moves"
+
+
+def test_a_damaged_archive_is_told_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "archive.safetensors").write_bytes(b"not an archive")
+    broken = PageServer(tmp_path, "127.0.0.1", 8930)
+    threading.Thread(target=broken.serve_forever, daemon=True).start()
+    try:
+        assert "cannot read" in json.loads(get(broken, "/api/cells"))["problem"]
+        assert json.loads(get(broken, "/api/about"))["stage_port"] is None
+    finally:
+        broken.close()
+
+
+def test_a_taken_port_is_passed_over(folder: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        server = PageServer(folder, "127.0.0.1", taken)
+        assert server.port > taken
+        server.server_close()
+    with pytest.raises(InputError, match="cannot listen"):
+        PageServer(folder, "203.0.113.7", 8950)  # an address of nobody
+
+
+def test_the_command_refuses_what_is_not_there(tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "ppga", "view", str(tmp_path / "nothing")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert "no run and no archive" in found.stderr
+
+
+# The page.
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, without a window, drawing in software."""
+    driver, program = shutil.which("chromedriver"), shutil.which("chromium")
+    if driver is None or program is None:
+        pytest.skip("no chromium and chromium-driver on this machine")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for word in (
+        "--headless=new", "--no-sandbox", "--window-size=1280,900", "--disable-dev-shm-usage",
+        "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
+    ):  # fmt: skip
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    made.set_script_timeout(60)
+    yield made
+    made.quit()
+
+
+def until(condition: Any, what: str, seconds: float = 90) -> Any:
+    """Wait for something to be so."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"never: {what}")
+
+
+def picture(browser: Any) -> np.ndarray:
+    """The stage as it looks now."""
+    stage = browser.find_element("id", "stage")
+    content = base64.b64decode(stage.screenshot_as_base64)
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"), int)
+
+
+def colours(browser: Any, colour: tuple[int, int, int]) -> int:
+    """Pixels of the stage whose tint is about that of a robot."""
+    seen = picture(browser).astype(float)
+    wanted = np.array(colour, float) / np.linalg.norm(colour)
+    length = np.linalg.norm(seen, axis=2)
+    alike = (seen @ wanted) / np.maximum(length, 1)
+    return int(((alike > 0.985) & (length > 30) & (length < 330)).sum())
+
+
+def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
+    browser.get(server.address)
+    until(lambda: browser.find_elements("css selector", ".cell.filled"), "cells on the map")
+    assert len(browser.find_elements("css selector", ".cell.filled")) == 4
+    assert len(browser.find_elements("css selector", ".cell.empty")) == 96
+    first, second = (38, 70, 131), (196, 78, 32)
+    until(lambda: colours(browser, first) > 200, "a robot on the stage")
+
+    browser.find_element("css selector", '.cell[data-cell="93"]').click()
+
+    def card(slot: int) -> str:
+        found = browser.find_elements("css selector", f'.card[data-slot="{slot}"]')
+        return str(found[0].text) if found else ""
+
+    until(lambda: "cell 93" in card(0), "the card of the cell")
+    assert "1,011" in card(0)
+    before = picture(browser)
+    until(lambda: np.abs(picture(browser) - before).max() > 60, "a robot that moves")
+
+    assert colours(browser, second) < 50
+    browser.find_element("css selector", ".card .pin").click()
+    until(lambda: "cell 93" in card(1), "a pinned card")
+    browser.find_element("css selector", '.cell[data-cell="44"]').click()
+    until(lambda: "4,567" in card(0), "the other cell beside it")
+    assert "1,011" in card(1)
+    until(lambda: colours(browser, second) > 200, "two robots")
+
+    browser.find_element("id", "playing").click()
+    until(lambda: browser.find_element("id", "playing").text == "play", "a pause")
+    time.sleep(1.0)  # what was drawn before may still arrive
+    still = picture(browser)
+    time.sleep(1.0)
+    assert np.abs(picture(browser) - still).max() < 60, "it stands still"
+    browser.find_element("id", "again").click()
+    browser.find_element("css selector", ".card .remove").click()
+    until(lambda: not card(1), "the second robot gone")
+    errors = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+    assert errors == []
+
+
+def test_the_page_says_what_is_wrong(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "archive.safetensors").write_bytes(b"not an archive")
+    broken = PageServer(tmp_path, "127.0.0.1", 8940)
+    threading.Thread(target=broken.serve_forever, daemon=True).start()
+    try:
+        browser.get(broken.address)
+        problem = browser.find_element("id", "problem")
+        until(lambda: problem.is_displayed(), "a message")
+        assert "archive.safetensors" in problem.text
+    finally:
+        broken.close()
+
+
+def test_a_run_that_goes_on_is_followed(browser: Any, tmp_path: Path) -> None:
+    """The page is open before the first archive is written, and takes in what comes."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    live = PageServer(run, "127.0.0.1", 8960)
+    threading.Thread(target=live.serve_forever, daemon=True).start()
+    try:
+        browser.get(live.address)
+        until(lambda: "waiting for the first elites" in browser.find_element("id", "stage").text, "waiting")
+        cheetahs().only(44).save(run / "archive" / "archive.safetensors")
+        until(lambda: len(browser.find_elements("css selector", ".cell.filled")) == 1, "the first elite")
+        until(lambda: browser.find_elements("tag name", "iframe"), "a stage")
+        cheetahs().save(run / "archive" / "archive.safetensors")
+        until(lambda: len(browser.find_elements("css selector", ".cell.filled")) == 4, "the others")
+    finally:
+        live.close()

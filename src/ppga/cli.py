@@ -147,6 +147,48 @@ def report(
     console.print(f"{page}", soft_wrap=True)
 
 
+def export(
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")],
+    best: bool = False,
+    cell: tuple[int, ...] = (),
+    all: bool = False,
+    format: str = "onnx",
+    output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("policies"),
+) -> None:
+    """Write policies for use elsewhere: a file each, with normaliser and action scaling folded in.
+
+    Example: ppga export runs/walker --cell 27 44 --format onnx --output policies
+
+    Every file is tried on random observations against the policy before it is written.
+
+    Args:
+        run: a run's folder, an archive's folder, or an archive's file.
+        best: the elite with the highest objective.
+        cell: the elites of these cells.
+        all: every elite.
+        format: onnx (needs the extra export) or npz.
+        output: folder to write to.
+    """
+    from rich.progress import Progress
+
+    from ppga.archives import load_archive
+    from ppga.export import FORMATS
+    from ppga.export import export as write
+
+    choose("format", format, FORMATS)
+    if best + bool(cell) + all != 1:
+        raise InputError("which policies? One of --best, --cell NUMBER... and --all.")
+    archive = load_archive(run, mapped=True)
+    cells = [archive.best()] if best else [int(one) for one in (archive.elites["index"] if all else cell)]
+    try:
+        with Progress(console=console) as progress:
+            bar = progress.add_task(f"writing {format}", total=len(cells))
+            files = write(archive, cells, output, format, lambda: progress.advance(bar))
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
+    console.print(f"{files[0] if len(files) == 1 else f'{len(files)} policies in {output}'}", soft_wrap=True)
+
+
 def compare(
     first: Annotated[Positional[Path], tyro.conf.arg(metavar="A")],
     second: Annotated[Positional[Path], tyro.conf.arg(metavar="B")],
@@ -411,6 +453,7 @@ def main() -> None:
                 "train": _train(words),
                 "evaluate": evaluate,
                 "view": view,
+                "export": export,
                 "study": study,
                 "demo": demo,
                 "tasks": tasks,

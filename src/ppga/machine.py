@@ -13,7 +13,7 @@ PACKAGES = (
     "jax", "jaxlib", "mujoco", "mujoco-mjx", "gymnasium", "numpy", "optax", "ribs",
     "safetensors", "scikit-learn",
 )  # fmt: skip
-EXTRAS = {"mjx": "mujoco.mjx", "view": "viser", "compare": "brax"}
+EXTRAS = {"mjx": "mujoco.mjx", "view": "viser", "export": "onnxruntime", "compare": "brax"}
 """Optional extra -> the package it brings."""
 
 

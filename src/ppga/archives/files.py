@@ -126,6 +126,15 @@ class Archive:
 
         return act
 
+    def agent(self, cell: Cell) -> "Agent":
+        """The elite of a cell as what drives a Gymnasium environment: `agent.predict(observation)`.
+
+        Example:
+            >>> env = gymnasium.make("HalfCheetah-v5")  # doctest: +SKIP
+            >>> action, _ = archive.agent(archive.best()).predict(env.reset()[0])  # doctest: +SKIP
+        """
+        return Agent(self.policy(cell), np.array(self.description["task"]["control_range"], np.float32))
+
     def only(self, *cells: Cell) -> "Archive":
         """The same with no elites but those of the given cells: to save a single policy, say."""
         rows = sorted({self._row(cell) for cell in cells})
@@ -195,6 +204,30 @@ class Archive:
         ):
             raise InputError(f"cell {place!r} is not in an archive of shape {self.shape}.")
         return int(np.ravel_multi_index(tuple(place), self.shape))
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A policy with the method that Gymnasium's users know from Stable-Baselines3.
+
+    Attributes:
+        policy: observations (..., o) to actions (..., a) in [-1, 1].
+        control_range: (a, 2) what the actuators take.
+    """
+
+    policy: Callable[[NumpyArray], NumpyArray]
+    control_range: NumpyArray
+
+    def predict(
+        self,
+        observation: NumpyArray,
+        state: Any = None,
+        episode_start: Any = None,  # noqa: ARG002
+        deterministic: bool = True,  # noqa: ARG002
+    ) -> tuple[NumpyArray, Any]:
+        """Controls (..., a) for observations (..., o), in the actuators' range; and the state, as it was."""
+        low, high = self.control_range.T
+        return low + (self.policy(np.asarray(observation)) + 1) / 2 * (high - low), state
 
 
 def find_archive(path: str | os.PathLike[str]) -> Path:

@@ -28,7 +28,7 @@ from ppga.policies import CLIP, Network, Policy, init_mlp
 from ppga.rendering import Renderer
 from ppga.rollouts import evaluate
 from ppga.viewer.player import Player
-from ppga.viewer.server import PageServer
+from ppga.viewer.server import PageServer, Viewer
 from ppga.viewer.source import Source
 from ppga.viewer.stage import Clock, mesh_of
 
@@ -38,17 +38,18 @@ STEPS = 100
 CELLS = [11, 44, 47, 93]
 
 
-def cheetahs() -> Archive:
-    """Four random halfcheetahs; their archived figures are made up."""
-    task = shared_task("halfcheetah", episode_length=STEPS)
+def robots(name: str, cells: list[int]) -> Archive:
+    """Random robots, one for each cell; their archived figures are made up."""
+    task = shared_task(name, episode_length=STEPS)
     network = Network((task.observation_size, 8, task.action_size))
-    keys = jax.random.split(jax.random.key(0), len(CELLS))
-    n = len(CELLS)
+    keys = jax.random.split(jax.random.key(0), len(cells))
+    n, k = len(cells), len(task.measure_names)
+    places = np.stack(np.unravel_index(cells, (10,) * k), axis=1)
     elites = {
-        "index": np.array(CELLS, np.int32),
+        "index": np.array(cells, np.int32),
         "solution": np.stack([np.asarray(network.flatten(init_mlp(key, network.sizes))) for key in keys]),
-        "objective": np.array([123.0, 4567.0, -89.0, 1011.0], np.float32),
-        "measures": np.array([[0.15, 0.15], [0.45, 0.45], [0.45, 0.75], [0.95, 0.35]], np.float32),
+        "objective": np.array([123.0, 4567.0, -89.0, 1011.0][:n], np.float32),
+        "measures": (places / 10 + 0.05).astype(np.float32),
         "log_std": np.zeros((n, task.action_size), np.float32),
         "observation_mean": np.zeros((n, task.observation_size), np.float32),
         "observation_variance": np.ones((n, task.observation_size), np.float32),
@@ -56,14 +57,19 @@ def cheetahs() -> Archive:
     }
     description = {
         "task": {
-            "name": "halfcheetah", "physics": "mujoco", "episode_length": STEPS, "integrator": "fast",
+            "name": name, "physics": "mujoco", "episode_length": STEPS, "integrator": "fast",
             "control_dt": task.control_dt,
         },
         "network": {**network.describe(), "observation_clip": CLIP},
-        "kind": "grid", "shape": [10, 10], "ranges": [[0.0, 1.0]] * 2, "algorithm": "ppga",
+        "kind": "grid", "shape": [10] * k, "ranges": [[0.0, 1.0]] * k, "algorithm": "ppga",
         "measure_names": list(task.measure_names), "qd_offset": -600.0,
     }  # fmt: skip
     return Archive(description, elites)
+
+
+def cheetahs() -> Archive:
+    """Four random halfcheetahs."""
+    return robots("halfcheetah", CELLS)
 
 
 @pytest.fixture(scope="module")
@@ -222,8 +228,11 @@ def test_the_page_is_served_and_nothing_else(server: PageServer) -> None:
 
 def test_only_its_own_page_may_ask(server: PageServer) -> None:
     """A foreign site's name that leads here, and a form that another site sends."""
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        get(server, "/api/about", Host="evil.example:8900")
+    for headers in ({"Host": "evil.example:8900"}, {"Host": ""}, {"Sec-Fetch-Site": "cross-site"}):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            get(server, "/api/about", **headers)
+    for name in ("localhost", "192.168.7.7", "[::1]"):
+        assert get(server, "/api/clock", Host=f"{name}:{server.port}")
     for headers in ({"X-Ppga": "0"}, {"X-Ppga": ""}):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             post(server, "/api/leave", {"slot": 0}, **headers)
@@ -240,7 +249,7 @@ def test_it_tells_what_is_in_the_archive(server: PageServer, folder: Path) -> No
     assert cells["qd_score"] == pytest.approx(archive.qd_score)
     corrected = json.loads(get(server, "/api/cells?which=corrected"))
     assert "ppga evaluate" in corrected["problem"]
-    about = json.loads(get(server, "/api/about"))
+    about = until(lambda: (told := json.loads(get(server, "/api/about")))["stage_port"] and told, "a stage")
     assert about["task"] == "halfcheetah"
     assert about["shown"][0]["cell"] == 44, "the best, to begin with"
 
@@ -257,6 +266,13 @@ def test_a_click_plays_the_elite(server: PageServer) -> None:
     post(server, "/api/clock", {"playing": True, "speed": 1.0})
     rows = get(server, "/api/rollout.csv?slot=1").decode().splitlines()
     assert len(rows) == 1 + STEPS
+    again = post(server, "/api/play", {"slot": 1, "start": 5})
+    assert (again["cell"], again["start"]) == (93, 5)
+    assert again["seen"]["objective"] != shown["seen"]["objective"]
+    post(server, "/api/play", {"slot": 0, "cell": 47})
+    pinned = post(server, "/api/pin", {})
+    assert pinned["cell"] == 47
+    assert json.loads(get(server, "/api/about"))["shown"] == [pinned, pinned]
     post(server, "/api/leave", {"slot": 1})
     for place, question, message in (
         ("/api/play", {"slot": 0, "cell": 5}, "cell 5 is empty"),
@@ -269,13 +285,15 @@ def test_a_click_plays_the_elite(server: PageServer) -> None:
     ):
         with pytest.raises(urllib.error.HTTPError) as refusal:
             post(server, place, question)
-        assert message in json.loads(refusal.value.read())["problem"]
+        with refusal.value as answer:
+            assert message in json.loads(answer.read())["problem"]
     with pytest.raises(urllib.error.HTTPError, match="400"):
         get(server, "/api/rollout.csv?slot=1")
 
 
 def test_what_is_seen_can_be_taken_home(server: PageServer, tmp_path: Path) -> None:
-    (tmp_path / "one.safetensors").write_bytes(get(server, "/api/policy?cell=47"))
+    post(server, "/api/play", {"slot": 0, "cell": 47})
+    (tmp_path / "one.safetensors").write_bytes(get(server, "/api/policy?slot=0"))
     alone, all_of_them = ppga.load_archive(tmp_path / "one.safetensors"), cheetahs()
     assert alone.elites["index"].tolist() == [47]
     np.testing.assert_array_equal(alone.elites["solution"][0], all_of_them.elites["solution"][2])
@@ -300,9 +318,27 @@ def test_a_damaged_archive_is_told_on_the_page(tmp_path: Path) -> None:
     threading.Thread(target=broken.serve_forever, daemon=True).start()
     try:
         assert "cannot read" in json.loads(get(broken, "/api/cells"))["problem"]
+        assert json.loads(get(broken, "/api/clock"))["stage_port"] is None
         assert json.loads(get(broken, "/api/about"))["stage_port"] is None
     finally:
         broken.close()
+
+
+def test_nobody_can_ask_the_stage_for_a_public_address(server: PageServer) -> None:
+    """viser would open a tunnel for whoever sends this; what it calls for it does nothing here."""
+    stage = until(lambda: server.viewer.stage, "a stage")
+    assert stage.server.request_share_url() is None
+    assert stage.server.request_share_url(verbose=False) is None
+
+
+@pytest.mark.parametrize("missing", ["task", "qd_offset", "measure_names"])
+def test_an_archive_that_is_not_whole_is_told(missing: str, tmp_path: Path) -> None:
+    made = cheetahs()
+    del made.description[missing]
+    made.save(tmp_path / "archive.safetensors")
+    problem = Source(tmp_path).snapshot().problem
+    assert problem is not None
+    assert "archive.safetensors" in problem
 
 
 def test_a_taken_port_is_passed_over(folder: Path) -> None:
@@ -418,6 +454,35 @@ def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
     until(lambda: not card(1), "the second robot gone")
     errors = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
     assert errors == []
+
+
+def test_of_four_measures_two_are_shown_and_two_slid_through(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ants in the cells (2, 3, 4, 5) and, better, (2, 3, 4, 7)."""
+    robots("ant", [2345, 2347]).save(tmp_path / "archive.safetensors")
+    monkeypatch.setattr(Viewer, "ready", lambda _: None)  # the map alone
+    server = PageServer(tmp_path, "127.0.0.1", 8980)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def filled() -> list[str]:
+        found = browser.find_elements("css selector", ".cell.filled")
+        return [str(spot.get_attribute("data-cell")) for spot in found]
+
+    try:
+        browser.get(server.address)
+        until(lambda: filled() == ["2347"], "the slice of the best")
+        sliders = browser.find_elements("css selector", "#sliders input")
+        assert [slider.get_attribute("value") for slider in sliders] == ["4", "7"]
+        script = "arguments[0].value = 5; arguments[0].dispatchEvent(new Event('input'))"
+        browser.execute_script(script, sliders[1])
+        assert filled() == ["2345"]
+        script = "arguments[0].value = '3'; arguments[0].dispatchEvent(new Event('change'))"
+        browser.execute_script(script, browser.find_element("id", "across"))
+        assert filled() == ["2345", "2347"], "both, along the last measure"
+        assert len(browser.find_elements("css selector", ".cell")) == 100
+    finally:
+        server.close()
 
 
 def test_the_page_says_what_is_wrong(browser: Any, tmp_path: Path) -> None:

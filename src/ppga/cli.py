@@ -179,7 +179,11 @@ def export(
     if best + bool(cell) + all != 1:
         raise InputError("which policies? One of --best, --cell NUMBER... and --all.")
     archive = load_archive(run, mapped=True)
-    cells = [archive.best()] if best else [int(one) for one in (archive.elites["index"] if all else cell)]
+    cells = [archive.best()] if best else archive.elites["index"].tolist() if all else list(cell)
+    if not cells:
+        raise InputError("the archive is empty.")
+    for one in cells:
+        archive.elite(one)  # before anything is written
     try:
         with Progress(console=console) as progress:
             bar = progress.add_task(f"writing {format}", total=len(cells))
@@ -318,17 +322,24 @@ def view(
         wait: for a folder that is not there yet.
         browser: open the page.
     """
+    import threading
     import time
+    import webbrowser
 
     from ppga.viewer.source import Source
 
     if not 1 <= port <= 65000:
         raise InputError(f"--port must lie in [1, 65000], got {port}.")
+    if run.is_file() and run.suffix != ".safetensors":
+        raise InputError(f"{run} is not an archive.")
     if not wait and not Source(run).exists():
         raise InputError(f"no run and no archive in {run}; --wait waits for one.")
-    with console.status(f"waiting for {run}"):
-        while not Source(run).exists():
-            time.sleep(0.5)
+    try:
+        with console.status(f"waiting for {run}"):
+            while not Source(run).exists():
+                time.sleep(0.5)
+    except KeyboardInterrupt:
+        sys.exit(130)
     machine.check_devices()
     from ppga.viewer.server import PageServer
 
@@ -336,12 +347,19 @@ def view(
     if server.port != port:
         console.print(f"port {port} is taken; using {server.port}", highlight=False)
     console.print(f"{run} is at {server.address}    (Ctrl-C ends it)", highlight=False, soft_wrap=True)
-    if browser:
-        import webbrowser
-
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    windowed = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    if browser and windowed:
         webbrowser.open(server.address)
+    told = False
     try:
-        server.serve_forever()
+        while serving.is_alive():
+            serving.join(0.2)
+            stage = server.viewer.stage
+            if stage is not None and not told and stage.port != server.port + 1:
+                console.print(f"the robots are on port {stage.port}", highlight=False)
+            told = stage is not None
     except KeyboardInterrupt:
         console.print("")
     finally:

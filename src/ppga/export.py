@@ -56,8 +56,15 @@ def parts(archive: Archive, cell: int) -> dict[str, Any]:
     description, elite = archive.description, archive.elite(cell)
     network = Network.of(description["network"])
     layers = network.layers(elite["solution"])
+    if "control_range" not in description["task"]:
+        raise InputError("this archive does not say what its robot's actuators take (task.control_range).")
     low, high = np.array(description["task"]["control_range"], np.float32).T
     return {
+        "task": description["task"]["name"],
+        "control_dt": np.float32(description["task"].get("control_dt", np.nan)),
+        "cell": cell,
+        "objective": elite["objective"],
+        "measures": elite["measures"],
         "observation_mean": elite["observation_mean"].astype(np.float32),
         "observation_std": np.sqrt(elite["observation_variance"] + 1e-8).astype(np.float32),
         "observation_clip": np.float32(description["network"]["observation_clip"]),

@@ -286,7 +286,12 @@ def _check(archive: Archive, file: Path) -> None:
                 "log_std": (n, known.outputs),
                 "observation_mean": (n, inputs),
                 "observation_variance": (n, inputs),
+                "observation_count": (n,),
             }
+        if not isinstance(archive.description["task"]["name"], str) or not math.isfinite(archive.qd_offset):
+            raise ValueError("task or qd_offset")
+        if archive.centroids is None and archive.description.get("kind") == "cvt":
+            raise ValueError("a CVT without centroids")
         wrong = [name for name, shape in shapes.items() if archive.elites[name].shape != shape]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: its description is not whole ({error!r}).") from None

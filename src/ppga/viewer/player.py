@@ -24,6 +24,8 @@ class Episode:
     """What an elite did, step by step, until its episode ended.
 
     Attributes:
+        alone: an archive with no other elite.
+        which: the archive it came from.
         cell: whose elite.
         start: number of the random start.
         archived: objective and measures it is in the archive with.
@@ -36,6 +38,8 @@ class Episode:
         proxies: (t, k).
     """
 
+    alone: Archive
+    which: str
     cell: int
     start: int
     archived: tuple[float, list[float]]
@@ -84,8 +88,12 @@ class Player:
     """
 
     def __init__(self, task: Task, network: Network) -> None:
+        if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
+            raise InputError(
+                f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
+                f"{task.observation_size} and takes {task.action_size}."
+            )
         self.task, self.network = task, network
-        self._data = mujoco.MjData(task.model)
 
         def play(policy: Policy, key: Array) -> Recording:
             def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
@@ -95,8 +103,15 @@ class Player:
 
         self._play: Any = jax.jit(play)
 
-    def play(self, archive: Archive, cell: int, start: int = 0) -> Episode:
-        """An episode of the elite in a cell, from the random start of that number."""
+    def play(self, archive: Archive, cell: int, start: int = 0, which: str = "") -> Episode:
+        """An episode of the elite in a cell, from the random start of that number.
+
+        Args:
+            archive: where it is.
+            cell: whose elite.
+            start: number of the random start.
+            which: what the archive is called.
+        """
         if Network.of(archive.description["network"]) != self.network:
             raise InputError("this archive's policies are of another kind.")
         elite = archive.elite(cell)
@@ -108,11 +123,12 @@ class Player:
         }
         place, turn = self._poses(parts["qpos"])
         archived = float(elite["objective"]), [float(value) for value in elite["measures"]]
-        return Episode(cell, start, archived, place=place, turn=turn, **parts)
+        return Episode(archive.only(cell), which, cell, start, archived, place=place, turn=turn, **parts)
 
     def _poses(self, qpos: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         """Where all bodies (t, bodies, ...) are."""
-        model, data = self.task.model, self._data
+        model = self.task.model
+        data = mujoco.MjData(model)  # its own: several may be played at once
         place, turn = np.empty((len(qpos), model.nbody, 3)), np.empty((len(qpos), model.nbody, 4))
         for step, positions in enumerate(qpos):
             data.qpos[:] = positions

@@ -2,7 +2,9 @@
 
 import errno
 import io
+import ipaddress
 import json
+import os
 import socket
 import tempfile
 import threading
@@ -33,8 +35,8 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 LARGEST_QUESTION = 10_000
 """Bytes that the page may send at a time."""
 NEWS_SECONDS = 0.1
-FILM_SECONDS, FILM_EVERY = 4.0, 2
-"""Of a GIF: simulated time, and control steps between two pictures."""
+FILM_SECONDS, FILM_FRAME = 4.0, 0.04
+"""Simulated time of a GIF, and between two of its pictures, about."""
 FILM_SIZE = (480, 320)
 
 
@@ -51,21 +53,33 @@ class Viewer:
         self.source, self.host = Source(path), host
         self.player: Player | None = None
         self.stage: Stage | None = None
-        self._lock = threading.Lock()
+        self.problem: str | None = None
+        self._making, self._playing = threading.Lock(), threading.Lock()
+        self._closed = threading.Event()
         self._stage_port = port + 1
 
     def ready(self) -> None:
         """Make player and stage, as soon as there is an archive to make them for; compile by playing."""
-        with self._lock:
+        with self._making:
             archive = self.source.snapshot().archive
             if self.stage is not None or archive is None or not len(archive):
                 return
             self._check_playable(archive)
             task = task_of(archive)
             self.player = Player(task, Network.of(archive.description["network"]))
+            first = self.player.play(archive, archive.best(), which=ARCHIVED)
             stage = Stage(task.model, task.control_dt, self.host, self._stage_port)
-            stage.show(0, self.player.play(archive, archive.best()))
+            stage.show(0, first)
             self.stage = stage
+
+    def prepare(self) -> None:
+        """Wait for an archive and be ready for it; meanwhile the page can show the map."""
+        while self.stage is None and not self._closed.wait(0.2):
+            try:
+                self.ready()
+                self.problem = None
+            except InputError as error:
+                self.problem = str(error)
 
     def _check_playable(self, archive: Archive) -> None:
         name = archive.description["task"]["name"]
@@ -74,18 +88,15 @@ class Viewer:
 
     def close(self) -> None:
         """Close the stage."""
-        if self.stage is not None:
-            self.stage.stop()
+        self._closed.set()
+        with self._making:
+            if self.stage is not None:
+                self.stage.stop()
 
     # What the page asks.
 
     def about(self) -> dict[str, Any]:
         """The run and the stage."""
-        problem = None
-        try:
-            self.ready()
-        except InputError as error:
-            problem = str(error)
         archive = self.source.snapshot().archive
         description = {} if archive is None else archive.description
         return {
@@ -94,8 +105,7 @@ class Viewer:
             "algorithm": description.get("algorithm"),
             "dt": description.get("task", {}).get("control_dt"),
             "stage_port": self.stage.port if self.stage else None,
-            "corrected": self.source.file(CORRECTED) is not None,
-            "problem": problem,
+            "problem": self.problem,
             "shown": [self._told(slot) for slot in range(2)],
         }
 
@@ -103,22 +113,35 @@ class Viewer:
         """The archive's cells, or what is wrong with it."""
         snapshot = self.source.snapshot(_which(which))
         content = {} if snapshot.archive is None else cells_of(snapshot.archive)
-        return {"version": str(snapshot.version), "problem": snapshot.problem, **content}
+        return {"version": snapshot.version, "problem": snapshot.problem, **content}
 
     def play(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Put the elite of a cell on a lane."""
+        """Put the elite of a cell on a lane; without a cell, whoever is there begins at another start."""
         slot = check_slot(question.get("slot"))
         cell, start = question.get("cell"), question.get("start", 0)
-        if not isinstance(cell, int) or not isinstance(start, int) or not 0 <= start < 2**31:
+        if not isinstance(cell, int | None) or not isinstance(start, int) or not 0 <= start < 2**31:
             raise InputError(f"a cell and a start are whole numbers, got {cell!r} and {start!r}.")
         self.ready()
-        archive = self._archive(question.get("which", ARCHIVED))
-        assert self.player is not None
-        assert self.stage is not None
-        began = time.perf_counter()
-        episode = self.player.play(archive, cell, start)
-        self.stage.show(slot, episode)
+        with self._playing:  # one after the other, in the order they were asked for
+            if cell is None:
+                before, _ = self._on(slot)
+                archive, which, cell = before.alone, before.which, before.cell
+            else:
+                which = _which(question.get("which", ARCHIVED))
+                archive = self._archive(which)
+            assert self.player is not None
+            assert self.stage is not None
+            began = time.perf_counter()
+            episode = self.player.play(archive, cell, start, which)
+            self.stage.show(slot, episode)
         return {**self._describe(episode), "seconds": time.perf_counter() - began}
+
+    def pin(self, question: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Keep whoever is on the first lane on the second."""
+        with self._playing:
+            episode, stage = self._on(0)
+            stage.show(1, episode)
+        return self._describe(episode)
 
     def leave(self, question: dict[str, Any]) -> dict[str, Any]:
         """Take a robot off its lane."""
@@ -154,18 +177,19 @@ class Viewer:
             "playing": clock.playing if clock else False,
             "speed": clock.speed if clock else 1.0,
             "follow": clock.follow if clock else True,
-            "version": str(self.source.snapshot().version),
-            "corrected": self.source.file(CORRECTED) is not None,
+            "versions": {which: self.source.snapshot(which).version for which in (ARCHIVED, CORRECTED)},
+            "stage_port": self.stage.port if self.stage else None,
+            "problem": self.problem,
         }
 
     # What can be taken home.
 
-    def policy(self, which: str, cell: int) -> bytes:
-        """A file with one elite."""
-        archive = self._archive(which)
+    def policy(self, slot: int) -> bytes:
+        """A file with whoever is on a lane."""
+        episode, _ = self._on(slot)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "archive.safetensors"
-            archive.only(cell).save(file)
+            episode.alone.save(file)
             return file.read_bytes()
 
     def rollout(self, slot: int) -> bytes:
@@ -179,14 +203,15 @@ class Viewer:
         from PIL import Image
 
         episode, stage = self._on(slot)
-        first = min(int(stage.clock.time / stage.dt), max(0, len(episode) - 2))
-        steps = range(first, min(len(episode), first + int(FILM_SECONDS / stage.dt)), FILM_EVERY)
+        span, every = int(FILM_SECONDS / stage.dt), max(1, round(FILM_FRAME / stage.dt))
+        first = min(int(stage.clock.time / stage.dt), max(0, len(episode) - span))
+        steps = range(first, min(len(episode), first + span), every)
         with Renderer(stage.model, *FILM_SIZE) as renderer:
             pictures = [Image.fromarray(renderer.draw(episode.qpos[step])) for step in steps]
         content = io.BytesIO()
         pictures[0].save(
             content, "GIF", save_all=True, append_images=pictures[1:], loop=0,
-            duration=max(20, round(1000 * stage.dt * FILM_EVERY)),
+            duration=round(1000 * stage.dt * every),
         )  # fmt: skip
         return content.getvalue()
 
@@ -210,6 +235,8 @@ class Viewer:
 
     def _describe(self, episode: Episode) -> dict[str, Any]:
         return {
+            "which": episode.which,
+            "measures": list(episode.alone.measure_names),
             "cell": episode.cell,
             "start": episode.start,
             "steps": len(episode),
@@ -231,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "ppga"
 
-    def __init__(self, viewer: Viewer, names: Callable[[], set[str]], *args: Any) -> None:
+    def __init__(self, viewer: Viewer, names: frozenset[str], *args: Any) -> None:
         self.viewer, self.names = viewer, names
         super().__init__(*args)
 
@@ -245,7 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
         viewer = self.viewer
         which = asked.get("which", ARCHIVED)
         files_of: dict[str, tuple[str, Callable[[], bytes]]] = {
-            "/api/policy": ("policy.safetensors", lambda: viewer.policy(which, _number(asked, "cell"))),
+            "/api/policy": ("policy.safetensors", lambda: viewer.policy(_number(asked, "slot"))),
             "/api/rollout.csv": ("rollout.csv", lambda: viewer.rollout(_number(asked, "slot"))),
             "/api/film.gif": ("film.gif", lambda: viewer.film(_number(asked, "slot"))),
         }
@@ -274,10 +301,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """What has consequences; a header that other sites cannot send without asking keeps them out."""
         viewer = self.viewer
-        answers = {"/api/play": viewer.play, "/api/leave": viewer.leave, "/api/clock": viewer.set_clock}
+        answers = {
+            "/api/play": viewer.play,
+            "/api/pin": viewer.pin,
+            "/api/leave": viewer.leave,
+            "/api/clock": viewer.set_clock,
+        }
         if not self._welcome():
             return
-        length = int(self.headers.get("Content-Length") or 0)
+        said = self.headers.get("Content-Length") or "0"
+        length = int(said) if said.isdecimal() else LARGEST_QUESTION + 1
         if self.path not in answers or self.headers.get("X-Ppga") != "1" or length > LARGEST_QUESTION:
             self.close_connection = True
             self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
@@ -292,8 +325,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(partial(answers[self.path], question))
 
     def _welcome(self) -> bool:
-        """Whether this server was called by its own name: a foreign page's name may lead here too."""
-        if self.headers.get("Host", "") in self.names():
+        """Whether this server was called by its own name, and not from a foreign page, whose name may lead
+        here too.
+        """
+        foreign = self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin", "same-site")
+        if _own_name(self.headers.get("Host", ""), self.names) and not foreign:
             return True
         self.close_connection = True
         self._send(HTTPStatus.FORBIDDEN, b"call me by my own name", "text/plain")
@@ -305,6 +341,10 @@ class _Handler(BaseHTTPRequestHandler):
         except InputError as error:
             text = json.dumps({"problem": str(error)}).encode()
             self._send(HTTPStatus.BAD_REQUEST, text, "application/json")
+            return
+        except Exception as error:  # whatever it is, the page can say it
+            text = json.dumps({"problem": f"{type(error).__name__}: {error}"}).encode()
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, text, "application/json")
             return
         if name is not None:
             self._send(HTTPStatus.OK, content, "application/octet-stream", name)
@@ -322,7 +362,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Disposition", f'attachment; filename="{name}"')
             self.end_headers()
             self.wfile.write(content)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:  # nobody listens any more
             self.close_connection = True
 
     def _send_news(self) -> None:
@@ -337,7 +377,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"data: " + json.dumps(self.viewer.news()).encode() + b"\n\n")
                 self.wfile.flush()
                 time.sleep(NEWS_SECONDS)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:  # nobody listens any more
             pass
 
 
@@ -347,6 +387,18 @@ def _number(asked: dict[str, str], name: str) -> int:
         return int(asked[name])
     except (KeyError, ValueError):
         raise InputError(f"{name} must be a whole number, got {asked.get(name)!r}.") from None
+
+
+def _own_name(host: str, names: frozenset[str]) -> bool:
+    """Whether a Host header is a number, or a name of this machine; a foreign name may lead here too."""
+    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 class PageServer(ThreadingHTTPServer):
@@ -359,14 +411,16 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    allow_reuse_address = False
+    allow_reuse_address = os.name == "posix"  # or a port would stay taken for a minute after use
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.closing = False
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        names = frozenset({host, "localhost", socket.gethostname()})
         for candidate in range(port, min(port + 100, 65535)):
             viewer = Viewer(path, host, candidate)
             try:
-                super().__init__((host, candidate), partial(_Handler, viewer, self.names))
+                super().__init__((host, candidate), partial(_Handler, viewer, names))
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise InputError(f"cannot listen on {host}:{candidate}: {error.strerror}.") from None
@@ -375,18 +429,13 @@ class PageServer(ThreadingHTTPServer):
         else:
             raise InputError(f"no free port from {port} on.")
         self.viewer, self.host, self.port = viewer, host, candidate
-
-    def names(self) -> set[str]:
-        """What this server may be called."""
-        known = {self.host, "127.0.0.1", "localhost"}
-        if self.host in ("0.0.0.0", "::"):  # told to be open to everybody, under whatever name they know
-            known |= {socket.gethostname(), *socket.gethostbyname_ex(socket.gethostname())[2]}
-        return {f"{name}:{self.port}" for name in known}
+        threading.Thread(target=viewer.prepare, daemon=True).start()
 
     @property
     def address(self) -> str:
         """Where the page is."""
-        return f"http://{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.port}/"
+        here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{f'[{here}]' if ':' in here and '[' not in here else here}:{self.port}/"
 
     def close(self) -> None:
         """Stop serving and close the stage."""

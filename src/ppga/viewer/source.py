@@ -26,7 +26,7 @@ class Snapshot:
 
     archive: Archive | None
     problem: str | None
-    version: int
+    version: str
 
 
 class Source:
@@ -74,13 +74,17 @@ class Source:
                 ARCHIVED: "the run has not written an archive yet",
                 CORRECTED: "ppga evaluate makes it",
             }
-            return Snapshot(None, missing[which], 0)
+            return Snapshot(None, missing[which], "")
         with self._lock:
-            version = file.stat().st_mtime_ns
+            try:
+                now = file.stat()
+            except OSError as error:  # gone in this moment
+                return Snapshot(None, f"cannot read {file}: {error.strerror}.", "")
+            version = f"{now.st_mtime_ns}-{now.st_ino}-{now.st_size}"
             known = self._read.get(which)
             if known is None or known.version != version:
                 try:
-                    known = Snapshot(load_archive(file), None, version)
+                    known = Snapshot(load_archive(file, mapped=True), None, version)
                 except InputError as error:
                     known = Snapshot(None, str(error), version)
                 self._read[which] = known
@@ -103,7 +107,7 @@ def cells_of(archive: Archive) -> dict[str, Any]:
     """What the page draws of an archive."""
     objective: NumpyArray = archive.elites["objective"]
     return {
-        "kind": archive.description["kind"],
+        "kind": "grid" if archive.centroids is None else "cvt",
         "shape": list(archive.shape),
         "ranges": [list(bounds) for bounds in archive.ranges],
         "measures": list(archive.measure_names),

@@ -73,11 +73,13 @@ class Stage:
         self.model, self.dt, self.clock = model, dt, Clock()
         with contextlib.redirect_stdout(io.StringIO()):  # it would print a banner
             self.server: Any = viser.ViserServer(host=host, port=port, verbose=False)
+        # whoever connects could ask for a public address otherwise
+        self.server.request_share_url = lambda *_, **__: None
         self.port = int(self.server.get_port())
         self._episodes: list[Episode | None] = [None] * SLOTS
         self._lock, self._stopped = threading.Lock(), threading.Event()
         middle, radius = bounds(model)
-        self._apart = max(1.2, 1.1 * radius)
+        self._apart = max(1.2, 1.3 * width(model))
         self._set_up(middle, radius)
         self._robots = [self._robot(slot) for slot in range(SLOTS)]
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -103,7 +105,8 @@ class Stage:
         """Close the stage."""
         self._stopped.set()
         self._thread.join()
-        self.server.stop()
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.server.stop()
 
     # Inside.
 
@@ -147,8 +150,9 @@ class Stage:
         """Draw until stopped; only when something has moved."""
         drawn: Any = None
         while not self._stopped.wait(TICK):
-            now = (self.clock.time, self.clock.follow, *map(id, self._episodes))
-            if now != drawn:
+            watched = len(self.server.get_clients())
+            now = (self.clock.time, self.clock.follow, watched, *map(id, self._episodes))
+            if watched and now != drawn:
                 self._draw()
                 drawn = now
 
@@ -205,6 +209,17 @@ def _mesh(trimesh: Any, model: mujoco.MjModel, mesh: int) -> Any:
         model.mesh_face[faces : faces + model.mesh_facenum[mesh]],
         process=False,
     )
+
+
+def width(model: mujoco.MjModel) -> float:
+    """How far a robot in its default pose reaches to both sides."""
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    robot = np.flatnonzero(model.geom_bodyid > 0)
+    if not len(robot):
+        return 1.0
+    across, thick = data.geom_xpos[robot, 1], model.geom_size[robot, 0]  # of what is long, its middle
+    return float((across + thick).max() - (across - thick).min())
 
 
 def check_slot(slot: Any) -> int:

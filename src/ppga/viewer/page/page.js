@@ -2,12 +2,14 @@
 
 // What the page knows. `shown` are the robots on the two lanes, as the server described them.
 const page = {
-  about: null, cells: null, version: null, which: "archived", way: [], shown: [null, null],
+  about: null, cells: null, version: null, which: "archived", way: [], shown: [null, null], asked: [0, 0],
   across: 0, up: 1, slice: [], news: { time: 0, length: 0, playing: true, speed: 1 }, heard: 0, dragging: false,
+  reading: false,
 };
 const COLOURS = ["rgb(38 70 131)", "rgb(196 78 32)"];
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 const SIZE = 400, EDGE = 34; // of the map, and what its labels take
+const SLICES = 10; // of a CVT, along each further measure
 const $ = (name) => document.getElementById(name);
 const number = (value, digits = 0) => value == null ? "–" :
   value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
@@ -59,6 +61,14 @@ function inSlice(index) {
   return placeOf(index).every((at, axis) => axis === page.across || axis === page.up || at === page.slice[axis]);
 }
 
+function nearSlice(centroid) { // of a CVT: within a tenth of the slice chosen, along all measures that are not shown
+  return centroid.every((value, axis) => {
+    if (axis === page.across || axis === page.up) return true;
+    const [low, high] = page.cells.ranges[axis];
+    return Math.abs((value - low) / (high - low) * (SLICES - 1) - page.slice[axis]) <= 1;
+  });
+}
+
 function drawMap() {
   const cells = page.cells;
   $("map").replaceChildren();
@@ -73,19 +83,26 @@ function drawMap() {
     spot.dataset.cell = index;
     spot.classList.add("cell", filled.has(index) ? "filled" : "empty");
     if (filled.has(index)) {
+      const words = `cell ${index}: ${number(filled.get(index))}`;
       spot.setAttribute("fill", shade(index));
-      spot.append(element("title", {}, `cell ${index}: ${number(filled.get(index))}`));
+      spot.setAttribute("tabindex", 0);
+      spot.setAttribute("role", "button");
+      spot.setAttribute("aria-label", words);
+      spot.append(element("title", {}, words));
       spot.addEventListener("click", () => play(0, index));
+      spot.addEventListener("keydown", (event) => { if (event.key === "Enter") play(0, index); });
     }
     spots.set(index, spot);
     svg.append(spot);
   };
   if (cells.kind === "cvt") {
-    const radius = 0.42 * SIZE / Math.sqrt(cells.centroids.length);
-    cells.centroids.forEach((centroid, index) => {
-      const [x, y] = spotOf(centroid, height);
-      tell(element("circle", { cx: x, cy: y, r: radius }), index);
-    });
+    const near = cells.centroids.map((centroid, index) => index).filter((index) => nearSlice(cells.centroids[index]));
+    const radius = 0.42 * SIZE / Math.sqrt(Math.max(near.length, 4));
+    near.sort((a, b) => filled.has(a) - filled.has(b)); // what is filled lies on top
+    for (const index of near) {
+      const [x, y] = spotOf(cells.centroids[index], height);
+      tell(element("circle", { cx: x, cy: flat ? height / 2 : y, r: Math.min(radius, 20) }), index);
+    }
   } else {
     const across = cells.shape[page.across], up = flat ? 1 : cells.shape[page.up];
     for (let x = 0; x < across; x++) {
@@ -143,7 +160,8 @@ function drawWay(svg, height) {
 }
 
 function drawSliders() {
-  const cells = page.cells, many = cells.measures.length > 2 && cells.kind === "grid";
+  const cells = page.cells, many = cells.measures.length > 2;
+  const slices = (axis) => cells.kind === "grid" ? cells.shape[axis] : SLICES;
   document.querySelectorAll(".axes").forEach((label) => { label.hidden = cells.measures.length < 3; });
   for (const [name, chosen] of [["across", page.across], ["up", page.up]]) {
     $(name).replaceChildren(...cells.measures.map((measure, axis) => new Option(measure, axis, false, axis === chosen)));
@@ -153,9 +171,9 @@ function drawSliders() {
   cells.measures.forEach((measure, axis) => {
     if (axis === page.across || axis === page.up) return;
     const label = document.createElement("label"), input = document.createElement("input"), told = document.createElement("span");
-    const [low, high] = cells.ranges[axis], width = (high - low) / cells.shape[axis];
+    const [low, high] = cells.ranges[axis], width = (high - low) / slices(axis);
     const tell = () => { told.textContent = `${number(low + width * page.slice[axis], 2)} to ${number(low + width * (page.slice[axis] + 1), 2)}`; };
-    Object.assign(input, { type: "range", min: 0, max: cells.shape[axis] - 1, value: page.slice[axis] });
+    Object.assign(input, { type: "range", min: 0, max: slices(axis) - 1, value: page.slice[axis] });
     input.addEventListener("input", () => { page.slice[axis] = Number(input.value); tell(); drawMap(); });
     tell();
     label.append(measure, told, input);
@@ -164,9 +182,19 @@ function drawSliders() {
 }
 
 async function readCells() {
-  const cells = await ask(`/api/cells?which=${page.which}`);
+  const which = page.which;
+  let cells, way = page.way;
+  try {
+    cells = await ask(`/api/cells?which=${which}`);
+    if ($("path").checked) way = await ask("/api/path");
+  } catch (problem) {
+    complain(problem.message);
+    return;
+  }
+  if (which !== page.which) return; // another was chosen meanwhile
   page.version = cells.version;
-  complain(page.about.problem || cells.problem);
+  page.way = way;
+  complain(cells.problem && cells.version ? cells.problem : page.news.problem);
   if (!cells.shape) { page.cells = null; drawMap(); return; }
   const first = !page.cells || page.cells.measures.join() !== cells.measures.join();
   page.cells = cells;
@@ -174,10 +202,12 @@ async function readCells() {
     page.across = 0;
     page.up = Math.min(1, cells.measures.length - 1);
     const best = cells.index[cells.objective.indexOf(Math.max(...cells.objective))];
-    page.slice = cells.kind === "grid" && best !== undefined ? placeOf(best) : cells.measures.map(() => 0);
+    const share = (value, axis) => (value - cells.ranges[axis][0]) / (cells.ranges[axis][1] - cells.ranges[axis][0]);
+    if (best === undefined) page.slice = cells.measures.map(() => 0);
+    else if (cells.kind === "grid") page.slice = placeOf(best);
+    else page.slice = cells.centroids[best].map((value, axis) => Math.round(share(value, axis) * (SLICES - 1)));
     drawSliders();
   }
-  if ($("path").checked) page.way = await ask("/api/path");
   drawMap();
   const figures = { coverage: `${number(100 * cells.coverage, 1)}%`, best: number(cells.best), mean: number(cells.mean),
     "QD-score": number(cells.qd_score) };
@@ -192,22 +222,23 @@ async function readCells() {
 
 // The robots.
 
-async function play(slot, cell, start = Number($("start").value)) {
+async function put(slot, place, question) { // somebody on a lane; only the last answer counts
+  const turn = ++page.asked[slot];
+  let shown = null;
   try {
-    page.shown[slot] = await ask("/api/play", { slot, cell, start, which: page.which });
+    shown = await ask(place, question);
     complain(null);
   } catch (problem) {
     complain(problem.message);
     return;
   }
-  if (slot === 0 && page.shown[1]) await ask("/api/clock", { time: 0 });
+  if (turn !== page.asked[slot]) return;
+  page.shown[slot] = shown.cell === undefined ? null : shown;
   showRobots();
 }
 
-async function leave(slot) {
-  await ask("/api/leave", { slot });
-  page.shown[slot] = null;
-  showRobots();
+function play(slot, cell, start = Number($("start").value)) {
+  return put(slot, "/api/play", { slot, cell, start, which: page.which });
 }
 
 function showRobots() {
@@ -221,10 +252,10 @@ function card(shown, slot) {
   made.className = slot ? "card second" : "card";
   made.dataset.slot = slot;
   const title = document.createElement("h2"), button = document.createElement("button");
-  title.append(`cell ${shown.cell}`);
+  title.append(`cell ${shown.cell}${shown.which === "corrected" ? " (corrected)" : ""}`);
   button.textContent = slot ? "remove" : "pin beside";
   button.className = slot ? "remove" : "pin";
-  button.addEventListener("click", () => slot ? leave(1) : play(1, shown.cell, shown.start));
+  button.addEventListener("click", () => slot ? put(1, "/api/leave", { slot }) : put(1, "/api/pin", {}));
   title.append(button);
   const table = document.createElement("table");
   const row = (...words) => {
@@ -237,20 +268,30 @@ function card(shown, slot) {
   };
   row("", "archived", "seen now");
   row("reward", number(shown.archived.objective), number(shown.seen.objective)).className = "objective";
-  page.cells.measures.forEach((measure, axis) => {
+  shown.measures.forEach((measure, axis) => {
     row(measure, number(shown.archived.measures[axis], 3), number(shown.seen.measures[axis], 3));
   });
   row("steps", "", number(shown.steps));
   const take = document.createElement("div");
   take.className = "take";
-  for (const [words, place] of [["policy", `/api/policy?cell=${shown.cell}&which=${page.which}`],
-    ["rollout (CSV)", `/api/rollout.csv?slot=${slot}`], ["film (GIF)", `/api/film.gif?slot=${slot}`]]) {
+  for (const [words, place, name] of [["policy", "/api/policy", "policy.safetensors"],
+    ["rollout (CSV)", "/api/rollout.csv", "rollout.csv"], ["film (GIF)", "/api/film.gif", "film.gif"]]) {
     const link = document.createElement("a");
-    Object.assign(link, { href: place, textContent: words, download: "" });
+    Object.assign(link, { href: `${place}?slot=${slot}`, textContent: words });
+    link.addEventListener("click", (event) => { event.preventDefault(); takeHome(link.href, `${shown.cell}-${name}`); });
     take.append(link);
   }
   made.append(title, table, take);
   return made;
+}
+
+async function takeHome(place, name) {
+  const answer = await fetch(place);
+  if (!answer.ok) { complain((await answer.json()).problem); return; }
+  const link = document.createElement("a");
+  Object.assign(link, { href: URL.createObjectURL(await answer.blob()), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
 // Which foot touches when; moves along with the robots.
@@ -279,7 +320,7 @@ function drawGait() {
       pen.fillStyle = ink;
       pen.globalAlpha = 0.75;
       pen.font = "12px system-ui, sans-serif";
-      pen.fillText(page.cells.measures[foot], 0, top + ROW - 5, NAMES - 8);
+      pen.fillText(one.measures[foot], 0, top + ROW - 5, NAMES - 8);
       pen.globalAlpha = 1;
       pen.fillStyle = COLOURS[slot];
       const first = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt));
@@ -305,11 +346,11 @@ function clockNow() {
 }
 
 function tick() {
+  requestAnimationFrame(tick);
   const now = clockNow();
   if (!page.dragging) $("time").value = page.news.length ? now / page.news.length : 0;
   $("clock").textContent = page.news.length ? `${number(now, 2)} / ${number(page.news.length, 2)} s` : "";
   drawGait();
-  requestAnimationFrame(tick);
 }
 
 function hear(news) {
@@ -318,10 +359,12 @@ function hear(news) {
   $("playing").textContent = news.playing ? "pause" : "play";
   if (document.activeElement !== $("speed")) $("speed").value = String(news.speed);
   $("follow").checked = news.follow;
-  $("which").options[1].disabled = !news.corrected;
-  if (page.which === "archived" && page.version !== null && news.version !== page.version) {
-    page.version = news.version;
-    if (!page.about.stage_port) begin(); else readCells();
+  $("which").options[1].disabled = !news.versions.corrected;
+  if (news.problem && !page.cells) complain(news.problem);
+  if (news.stage_port && !document.querySelector("iframe")) openStage(news.stage_port);
+  if (!page.reading && news.versions[page.which] !== page.version) {
+    page.reading = true;
+    readCells().finally(() => { page.reading = false; });
   }
 }
 
@@ -331,21 +374,22 @@ function clock(question) {
 
 async function begin() {
   page.about = await ask("/api/about");
-  const { name, task, algorithm, stage_port: port } = page.about;
+  const { name, task, algorithm } = page.about;
   $("title").textContent = name;
   document.title = `${name} – ppga`;
   $("subtitle").textContent = [algorithm, task].filter(Boolean).join(" on ");
-  page.shown = page.about.shown;
-  if (port && !document.querySelector("iframe")) {
-    const stage = document.createElement("iframe");
-    stage.src = `${location.protocol}//${location.hostname}:${port}/`;
-    stage.title = "the robots";
-    $("stage").replaceChildren(stage);
-  } else if (!port) {
-    $("waiting").textContent = page.about.problem ? "nothing to show" : "waiting for the first elites …";
-  }
+  if (!page.about.task) $("waiting").textContent = "waiting for the first elites …";
   await readCells();
-  if (page.cells) showRobots();
+}
+
+async function openStage(port) {
+  const stage = document.createElement("iframe");
+  stage.src = `${location.protocol}//${location.hostname}:${port}/`;
+  stage.title = "the robots";
+  $("stage").replaceChildren(stage);
+  await begin();
+  page.shown = page.about.shown;
+  showRobots();
 }
 
 $("which").addEventListener("change", () => { page.which = $("which").value; readCells(); });
@@ -364,7 +408,7 @@ $("again").addEventListener("click", () => clock({ time: 0, playing: true }));
 $("speed").addEventListener("change", () => { clock({ speed: Number($("speed").value) }); $("speed").blur(); });
 $("follow").addEventListener("change", () => clock({ follow: $("follow").checked }));
 $("start").addEventListener("change", async () => {
-  for (const slot of [0, 1]) if (page.shown[slot]) await play(slot, page.shown[slot].cell);
+  for (const slot of [0, 1]) if (page.shown[slot]) await put(slot, "/api/play", { slot, start: Number($("start").value) });
 });
 $("time").addEventListener("input", () => { page.dragging = true; clock({ time: Number($("time").value) * page.news.length }); });
 $("time").addEventListener("change", () => { page.dragging = false; });
@@ -378,7 +422,9 @@ document.addEventListener("keydown", (event) => {
   const pen = $("scale").getContext("2d");
   for (let x = 0; x < 256; x++) { pen.fillStyle = colour(x / 255); pen.fillRect(x, 0, 1, 1); }
 }
-begin().then(() => {
-  new EventSource("/api/news").onmessage = (event) => hear(JSON.parse(event.data));
+begin().catch((problem) => complain(problem.message)).finally(() => {
+  const news = new EventSource("/api/news");
+  news.onmessage = (event) => { if (page.gone) { page.gone = false; complain(null); } hear(JSON.parse(event.data)); };
+  news.onerror = () => { page.gone = true; complain("the viewer has ended, or cannot be reached; waiting for it"); };
   requestAnimationFrame(tick);
-}).catch((problem) => complain(problem.message));
+});

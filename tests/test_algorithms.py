@@ -324,7 +324,9 @@ def test_gradients_share_the_offspring_with_iso_line() -> None:
         seen.update(which=which, parents=policies)
         return policies + 100
 
-    problem = SimpleNamespace(**vars(_plain(3)), greedy=lambda _: np.full((1, 3), -50.0), climb=climb)
+    problem = SimpleNamespace(
+        **vars(_plain(3)), greedy=lambda _: np.full((1, 3), -50.0), climb=climb, replay=[1]
+    )
     pair = archives()
     pair.keep(np.eye(3, dtype=np.float32), np.arange(3.0), np.array([[0.1, 0.1], [0.5, 0.5], [0.9, 0.9]]))
     algorithm = PGAME(problem, ppga.SearchConfig(branches=8, gradient_share=0.5), pair, 0)

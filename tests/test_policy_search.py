@@ -140,7 +140,7 @@ def test_a_policy_that_is_not_finite_is_rejected_and_the_others_are_not_touched(
     one = algorithm()
     theta = problem().solutions(one.search)
     solutions = np.stack([theta, theta + 0.01, theta * np.nan], axis=1)
-    judged = problem().judge(one.search, solutions, jax.random.key(3))
+    judged = one.judge(solutions, jax.random.key(3))
     bad = np.array([False, False, True] * 2)
     assert np.isnan(judged.objective[bad]).all()
     assert np.isfinite(judged.objective[~bad]).all()

@@ -27,7 +27,7 @@ def test_evaluate_is_the_sum_and_mean_over_the_steps_lived(name: str) -> None:
         return jax.random.normal(key, (n, task.action_size)) + 0.01 * steps[:, None]
 
     key = jax.random.key(0)
-    scores, _ = jax.jit(lambda key: evaluate(task, act, key, n))(key)
+    scores = jax.jit(lambda key: evaluate(task, act, key, n))(key)
 
     start_key, act_key = jax.random.split(key)
     reset, step = jax.jit(lambda key: task.reset(key, n)), jax.jit(task.step)
@@ -84,7 +84,7 @@ def test_judging_is_evaluating_each_policy_by_itself() -> None:
             del key, steps
             return one.mean_action(network, observation)
 
-        alone, _ = jax.jit(lambda keys, act=act: evaluate(task, act, keys, 2))(keys)
+        alone = jax.jit(lambda keys, act=act: evaluate(task, act, keys, 2))(keys)
         np.testing.assert_array_equal(judged.steps[number], alone.steps)
         np.testing.assert_allclose(judged.objective[number], alone.objective, rtol=1e-4)
 

@@ -129,9 +129,9 @@ def test_an_episode_is_what_the_judge_would_play(folder: Path) -> None:
     network = Network.of(archive.description["network"])
     episode = Player(task, network).play(archive, 44, start=3)
     policy = Policy.of_elite(archive.elite(44))
-    scores, _ = jax.jit(
-        lambda key: evaluate(task, lambda seen, *_: policy.mean_action(network, seen), key, 1)
-    )(jax.random.fold_in(jax.random.key(0), 3))
+    scores = jax.jit(lambda key: evaluate(task, lambda seen, *_: policy.mean_action(network, seen), key, 1))(
+        jax.random.fold_in(jax.random.key(0), 3)
+    )
     assert len(episode) == STEPS
     assert episode.objective == pytest.approx(float(scores.objective[0]), rel=1e-3)
     np.testing.assert_allclose(episode.measures, scores.measures[0], atol=1e-5)

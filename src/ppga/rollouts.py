@@ -85,7 +85,12 @@ class Transitions:
     lived: Array
 
 
-def evaluate(
+def evaluate(task: Task, act: Act, key: Array, n: int, playing: Array | None = None) -> Scores:
+    """Play n episodes at once until the last one has ended; see `play`."""
+    return play(task, act, key, n, playing)[0]
+
+
+def play(
     task: Task, act: Act, key: Array, n: int, playing: Array | None = None, every: int = 0
 ) -> tuple[Scores, Transitions | None]:
     """Play n episodes at once until the last one has ended.
@@ -260,7 +265,7 @@ class Judge:
 
         every = keys.reshape(n * episodes)
         everyone = jnp.repeat(playing, episodes)
-        scores, film = evaluate(task, act, every, n * episodes, everyone, episodes if self.watch else 0)
+        scores, film = play(task, act, every, n * episodes, everyone, episodes if self.watch else 0)
         apart: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), scores)
         return apart, film
 

@@ -7,7 +7,7 @@ cannot be taken for bad ones; lines by the Okabe-Ito palette.
 
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ from ppga.errors import InputError, choose
 from ppga.storage import NumpyArray, replacing
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+CROWD = 5
+"""More lines than this have their names beside the picture."""
 NAMES = {
     "qd_score": "QD-score",
     "coverage": "coverage",
@@ -120,16 +122,16 @@ def ccdf(groups: Mapping[str, Sequence[Archive]], axes: Axes | None = None) -> A
     axes = axes or new_axes()
     scale = shared_scale([archive for archives in groups.values() for archive in archives])
     thresholds = np.linspace(scale.vmin or 0.0, scale.vmax or 1.0, 200)
-    for (name, archives), colour in zip(groups.items(), itertools.cycle(COLOURS), strict=False):
+    for (name, archives), style in zip(groups.items(), _styles(), strict=False):
         if archives:
             curves = [
                 metrics.ccdf(archive.elites["objective"], archive.cells, thresholds) for archive in archives
             ]
-            _band(axes, thresholds, np.array(curves), colour, name)
+            _band(axes, thresholds, np.array(curves), style, name)
     axes.set_xlabel("reward")
     axes.set_ylabel("share of the cells that reach it")
     axes.set_ylim(0, None)
-    axes.legend(frameon=False)
+    _legend(axes, len(groups))
     return axes
 
 
@@ -151,17 +153,17 @@ def curve(
     choose("axis", over, ("evaluations", "env_steps", "wall_time"))
     axes = axes or new_axes()
     unit = 60.0 if over == "wall_time" else 1.0
-    for (name, runs), colour in zip(groups.items(), itertools.cycle(COLOURS), strict=False):
+    for (name, runs), style in zip(groups.items(), _styles(), strict=False):
         courses = [_course(run, what, over) for run in runs]
         # where all runs have something to say
         start, end = max(x[0] for x, _ in courses), min(x[-1] for x, _ in courses)
         places = np.linspace(start, max(end, start), 200)
         values = np.array([_step_values(x, y, places) for x, y in courses])
-        _band(axes, places / unit, values, colour, name)
+        _band(axes, places / unit, values, style, name)
     axes.set_xlabel(NAMES[over])
     axes.set_ylabel(NAMES[what])
     if len(groups) > 1:
-        axes.legend(frameon=False)
+        _legend(axes, len(groups))
     return axes
 
 
@@ -175,10 +177,32 @@ def _step_values(x: NumpyArray, y: NumpyArray, places: NumpyArray) -> NumpyArray
     return np.asarray(y[np.clip(np.searchsorted(x, places, side="right") - 1, 0, len(y) - 1)])
 
 
-def _band(axes: Axes, x: NumpyArray, values: NumpyArray, colour: str, name: str) -> None:
+def _styles() -> Iterator[tuple[str, str]]:
+    """Colours, and lines of another kind when they have all been used."""
+    for line in itertools.cycle(("-", "--", ":")):
+        for colour in COLOURS:
+            yield colour, line
+
+
+def _legend(axes: Axes, lines: int) -> None:
+    """Who is who; beside the picture where many would hide it, in the order of their ends."""
+    if lines <= CROWD:
+        axes.legend(frameon=False)
+        return
+    handles, labels = axes.get_legend_handles_labels()
+    ends = [float(np.asarray(handle.get_ydata())[-1]) for handle in handles]
+    order = sorted(range(len(ends)), key=lambda number: -ends[number])
+    axes.legend(
+        [handles[number] for number in order], [labels[number] for number in order], frameon=False,
+        loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small",
+    )  # fmt: skip
+
+
+def _band(axes: Axes, x: NumpyArray, values: NumpyArray, style: tuple[str, str], name: str) -> None:
     """A mean line; the interval around it where there are several runs."""
+    colour, line = style
     count = f"{name} ({len(values)} seeds)" if len(values) > 1 else f"{name} (1 seed)"
-    axes.plot(x, values.mean(axis=0), color=colour, label=count)
+    axes.plot(x, values.mean(axis=0), line, color=colour, label=count)
     if len(values) > 1:
         low, high = metrics.bootstrap(values, draws=2000)
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -286,7 +286,6 @@ def _check(archive: Archive, file: Path) -> None:
                 "log_std": (n, known.outputs),
                 "observation_mean": (n, inputs),
                 "observation_variance": (n, inputs),
-                "observation_count": (n,),
             }
         if not isinstance(archive.description["task"]["name"], str) or not math.isfinite(archive.qd_offset):
             raise ValueError("task or qd_offset")

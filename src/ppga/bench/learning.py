@@ -56,7 +56,7 @@ def bench_vppo(
         def work() -> int:
             if rollouts:
                 state["worlds"], state["seen"] = learner.collect(agents, state["worlds"], keys)
-            _, report = learner.update(agents, state["seen"], weights, keys)
+            _, report, _ = learner.update(agents, state["seen"], weights, keys)
             report.kl.block_until_ready()
             return batch
 

@@ -9,6 +9,7 @@ import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -189,6 +190,7 @@ def _legend(axes: Axes, lines: int) -> None:
     if lines <= CROWD:
         axes.legend(frameon=False)
         return
+    handles: Any
     handles, labels = axes.get_legend_handles_labels()
     ends = [float(np.asarray(handle.get_ydata())[-1]) for handle in handles]
     order = sorted(range(len(ends)), key=lambda number: -ends[number])

@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
-	@echo "make test    install, lint, and run all tests (some ten minutes)"
+	@echo "make test    install, lint, and run all tests (a quarter of an hour)"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make bench   measure this machine (minutes)"

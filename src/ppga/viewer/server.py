@@ -429,7 +429,12 @@ class PageServer(ThreadingHTTPServer):
         else:
             raise InputError(f"no free port from {port} on.")
         self.viewer, self.host, self.port = viewer, host, candidate
-        threading.Thread(target=viewer.prepare, daemon=True).start()
+        self._preparing = threading.Thread(target=viewer.prepare, daemon=True)
+
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Serve until closed; get the stage ready meanwhile."""
+        self._preparing.start()
+        super().serve_forever(poll_interval)
 
     @property
     def address(self) -> str:
@@ -438,8 +443,11 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{f'[{here}]' if ':' in here and '[' not in here else here}:{self.port}/"
 
     def close(self) -> None:
-        """Stop serving and close the stage."""
+        """Stop serving and close the stage; what is being compiled is waited for."""
         self.closing = True
-        self.shutdown()
+        if self._preparing.ident is not None:  # it was served
+            self.shutdown()
         self.server_close()
         self.viewer.close()
+        if self._preparing.ident is not None:
+            self._preparing.join()

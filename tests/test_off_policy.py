@@ -151,7 +151,7 @@ def test_climbing_raises_what_each_policys_own_critic_expects() -> None:
         critic = critics.parameters[number, 0]
 
         def expected(parameters: Array, critic: Array = critic) -> float:
-            return float(td3.value(critic, seen, td3.actor(parameters, seen)).mean())
+            return float(td3.twins.value(critic, seen, td3.actor(parameters, seen)).mean())
 
         assert expected(climbed[number]) > expected(policies[number]) + 1e-3
 

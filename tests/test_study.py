@@ -11,7 +11,8 @@ import pytest
 
 from ppga.algorithms import ALGORITHMS
 from ppga.analysis.runs import read_run
-from ppga.study import SYSTEMS
+from ppga.runs import Budget
+from ppga.study import CORRECTION_SECONDS, SYSTEMS, expected, plan
 
 from conftest import lines
 
@@ -33,6 +34,7 @@ def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(tmp_path: 
     first = study(folder, "--algorithms", "map-elites", "--evaluations", "40")
     assert first.returncode == 0, first.stderr
     assert "1 runs: map-elites on sphere" in first.stdout
+    assert "not known beforehand" in first.stdout, "the sphere is not simulated"
     metrics = folder / "sphere" / "map-elites-0" / "metrics.jsonl"
     before = metrics.read_bytes()
 
@@ -103,6 +105,20 @@ def test_bad_input(words: tuple[str, ...], message: str, tmp_path: Path) -> None
     assert found.returncode == 2
     assert message in found.stderr
     assert not (tmp_path / "study").exists()
+
+
+def test_the_time_is_estimated_for_every_kind_of_budget(tmp_path: Path) -> None:
+    """By minutes exactly, by evaluations from a measurement; nothing is known of what is not simulated."""
+    by_minutes = plan(["hopper"], ["map-elites"], 2, Budget(minutes=3.0), "smoke", 0, tmp_path / "study")
+    assert expected(by_minutes.runs(), by_minutes) == 360
+    measured = plan(["hopper"], ["map-elites"], 1, Budget(evaluations=400), "smoke", 0, tmp_path / "study")
+    seconds = expected(measured.runs(), measured)
+    assert seconds is not None
+    assert seconds > 0
+    sphere = plan(["sphere"], ["map-elites"], 1, Budget(evaluations=40), "smoke", 0, tmp_path / "study")
+    assert expected(sphere.runs(), sphere) is None
+    corrected = plan(["hopper"], ["map-elites"], 2, Budget(minutes=3.0), "smoke", 20, tmp_path / "study")
+    assert expected(corrected.runs(), corrected) == 360 + 2 * CORRECTION_SECONDS
 
 
 def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:

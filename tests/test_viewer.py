@@ -28,9 +28,10 @@ from ppga.policies import CLIP, Network, Policy, init_mlp
 from ppga.rendering import Renderer
 from ppga.rollouts import evaluate
 from ppga.viewer.player import Player
-from ppga.viewer.server import PageServer, Viewer
+from ppga.viewer.server import PageServer
 from ppga.viewer.source import Source
 from ppga.viewer.stage import Clock, mesh_of
+from ppga.viewer.viewer import Viewer
 
 from conftest import shared_task
 
@@ -400,6 +401,20 @@ def until(condition: Any, what: str, seconds: float = 90) -> Any:
     raise AssertionError(f"never: {what}")
 
 
+def press(browser: Any, selector: str) -> None:
+    """Click on something, found again if the page drew it anew in between."""
+    from selenium.common.exceptions import StaleElementReferenceException
+
+    def pressed() -> bool:
+        try:
+            browser.find_element("css selector", selector).click()
+        except StaleElementReferenceException:
+            return False
+        return True
+
+    until(pressed, f"something to press at {selector}")
+
+
 def picture(browser: Any) -> np.ndarray:
     """The stage as it looks now."""
     stage = browser.find_element("id", "stage")
@@ -425,11 +440,12 @@ def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
     first, second = (38, 70, 131), (196, 78, 32)
     until(lambda: colours(browser, first) > 200, "a robot on the stage")
 
-    browser.find_element("css selector", '.cell[data-cell="93"]').click()
+    press(browser, '.cell[data-cell="93"]')
 
     def card(slot: int) -> str:
-        found = browser.find_elements("css selector", f'.card[data-slot="{slot}"]')
-        return str(found[0].text) if found else ""
+        # in one go: the page draws its cards anew
+        script = "return document.querySelector(`.card[data-slot='${arguments[0]}']`)?.innerText ?? ''"
+        return str(browser.execute_script(script, slot))
 
     until(lambda: "cell 93" in card(0), "the card of the cell")
     assert "1,011" in card(0)
@@ -437,9 +453,9 @@ def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
     until(lambda: np.abs(picture(browser) - before).max() > 60, "a robot that moves")
 
     assert colours(browser, second) < 50
-    browser.find_element("css selector", ".card .pin").click()
+    press(browser, ".card .pin")
     until(lambda: "cell 93" in card(1), "a pinned card")
-    browser.find_element("css selector", '.cell[data-cell="44"]').click()
+    press(browser, '.cell[data-cell="44"]')
     until(lambda: "4,567" in card(0), "the other cell beside it")
     assert "1,011" in card(1)
     until(lambda: colours(browser, second) > 200, "two robots")
@@ -451,7 +467,7 @@ def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
     time.sleep(1.0)
     assert np.abs(picture(browser) - still).max() < 60, "it stands still"
     browser.find_element("id", "again").click()
-    browser.find_element("css selector", ".card .remove").click()
+    press(browser, ".card .remove")
     until(lambda: not card(1), "the second robot gone")
     errors = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
     assert errors == []
@@ -467,8 +483,8 @@ def test_of_four_measures_two_are_shown_and_two_slid_through(
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def filled() -> list[str]:
-        found = browser.find_elements("css selector", ".cell.filled")
-        return [str(spot.get_attribute("data-cell")) for spot in found]
+        script = "return [...document.querySelectorAll('.cell.filled')].map((spot) => spot.dataset.cell)"
+        return list(browser.execute_script(script))
 
     try:
         browser.get(server.address)

@@ -15,8 +15,6 @@ from ppga.policies import Network, Policy
 from ppga.storage import NumpyArray
 from ppga.tasks import Task, TaskState
 
-TOGETHER = 1024
-"""Bodies that a caller steps at once."""
 Act = Callable[[Array, Array, Array], Array]
 """(observations (n, o), random key or keys (n,), control steps lived (n,)) -> actions (n, a) in [-1, 1]."""
 
@@ -219,15 +217,13 @@ class Judge:
         n = len(policies.parameters)
         playing = np.ones(n, bool) if playing is None else playing
         workers = min(n, self.task.physics.callers(n * self.episodes))  # however many of them play
-        groups = self._groups(n, workers)
         # dealt out in turn; the last one fills up, without playing, where n cannot be shared evenly
-        dealt = np.arange(groups * -(-n // groups)).reshape(-1, groups).T
+        dealt = np.arange(workers * -(-n // workers)).reshape(-1, workers).T
         rows = np.minimum(dealt, n - 1)
         keys = episode_keys(key, n, self.episodes)
         everything = (policies, keys, jnp.asarray(playing))
         shares = [jax.tree.map(lambda leaf, some=some: leaf[some], everything) for some in rows]
-        shape = (workers, rows.shape[1])
-        play = self._compiled.get(shape) or self._compile(shape, *shares[0])
+        play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
         with ThreadPoolExecutor(workers) as pool:
             played = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))
         order = np.argsort(dealt.ravel())[:n]
@@ -235,13 +231,6 @@ class Judge:
             lambda *parts: np.concatenate(parts)[order], *played
         )
         return whole
-
-    def _groups(self, n: int, workers: int) -> int:
-        """How many groups the policies are dealt into; workers take the next one when they have done one."""
-        if workers == 1:
-            return 1
-        most = max(1, TOGETHER // self.episodes)
-        return workers * max(1, -(-n // (workers * most)))
 
     def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array, playing: Array) -> Any:
         task = self.task.for_callers(shape[0])

@@ -18,9 +18,10 @@ from rich.console import Console
 from ppga.algorithms import ALGORITHMS
 from ppga.analysis.report import report
 from ppga.errors import InputError, choose
-from ppga.runs import Budget
+from ppga.runs import Budget, preset
+from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
-from ppga.runs.loop import KNOWN
+from ppga.runs.loop import KNOWN, make_algorithm
 from ppga.storage import read_json, write_json
 from ppga.tasks import TASKS
 
@@ -33,7 +34,7 @@ SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
 """What `all` means: every system of the paper, and MAP-Elites."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a run that was told to stop."""
-CORRECTION_MINUTES = 1.0
+CORRECTION_SECONDS = 60.0
 """What judging an archive of a hundred elites again takes, roughly."""
 
 
@@ -136,11 +137,14 @@ def run(plan: Plan, console: Console) -> bool:
     say(f"{len(runs)} runs: {', '.join(plan.algorithms)} on {', '.join(plan.tasks)}, {plan.seeds} seeds each")
     if len(waiting) < len(runs):
         say(f"{len(runs) - len(waiting)} of them are done already")
-    if waiting and plan.budget.minutes:
-        correction = CORRECTION_MINUTES if plan.episodes else 0.0
-        minutes = sum(plan.budget.minutes - spent(one.folder) + correction for one in waiting)
-        until = time.strftime("%H:%M", time.localtime(time.time() + 60 * minutes))
-        say(f"about {_span(minutes)} to go, until {until}")
+    if waiting:
+        with console.status("estimating the time"):
+            seconds = expected(waiting, plan)
+        if seconds is None:
+            say("how long it will take is not known beforehand")
+        else:
+            until = time.strftime("%A %H:%M", time.localtime(time.time() + seconds))
+            say(f"about {span(seconds)} to go, until {until}")
     plan.output.mkdir(parents=True, exist_ok=True)
     write_json(
         plan.output / "study.json",
@@ -163,6 +167,32 @@ def run(plan: Plan, console: Console) -> bool:
     for one in failed:
         say(f"failed: {one.folder}")
     return not failed
+
+
+def expected(runs: Sequence[Planned], plan: Plan) -> float | None:
+    """Seconds that these runs will take, by their minutes or by measuring this machine; None if unknown."""
+    whole: dict[tuple[str, str], float | None] = {}  # of a task and an algorithm
+    for one in runs:
+        kind = one.task, one.algorithm
+        if kind not in whole:
+            whole[kind] = 60 * plan.budget.minutes if plan.budget.minutes else _estimate(one, plan)
+    total = 0.0
+    for one in runs:
+        seconds = whole[one.task, one.algorithm]
+        if seconds is None:
+            return None
+        total += max(0.0, seconds - spent(one.folder))
+        total += CORRECTION_SECONDS if plan.corrects(one) else 0.0
+    return total
+
+
+def _estimate(one: Planned, plan: Plan) -> float | None:
+    algorithm, _ = VARIANTS.get(one.algorithm, (one.algorithm, ()))
+    config, _ = preset(plan.preset, one.task, algorithm)
+    try:
+        return estimate(make_algorithm(one.task, config), config, plan.budget).seconds
+    except InputError:  # the run itself will say it
+        return 0.0
 
 
 def finished(one: Planned, plan: Plan) -> bool:
@@ -188,10 +218,10 @@ def _found(one: Planned) -> bool:
 
 
 def spent(folder: Path) -> float:
-    """Minutes that a run has taken so far."""
+    """Seconds that a run has taken so far."""
     place = RunFolder(folder)
     last = _last(place) if place.metrics.exists() else None
-    return 0.0 if last is None else float(last["wall_time"]) / 60
+    return 0.0 if last is None else float(last["wall_time"])
 
 
 def _last(folder: RunFolder) -> dict[str, Any] | None:
@@ -230,7 +260,3 @@ def _call(words: Sequence[str]) -> int:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _span(minutes: float) -> str:
-    return f"{minutes / 60:.1f} hours" if minutes >= 120 else f"{minutes:.0f} minutes"

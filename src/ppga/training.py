@@ -15,13 +15,14 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from ppga import machine
+from ppga.algorithms import ALGORITHMS
 from ppga.archives.maps import text as heatmap
 from ppga.errors import InputError, choose
 from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, train
 from ppga.runs import resume as continue_run
 from ppga.runs.config import differences
 from ppga.runs.display import Display, Lines, Picture
-from ppga.runs.estimate import Estimate, estimate
+from ppga.runs.estimate import Estimate, estimate, span
 from ppga.runs.folder import RunFolder
 from ppga.runs.loop import KNOWN, make_algorithm
 
@@ -196,24 +197,21 @@ def _check_resumed(
 def _cost(expected: Estimate) -> str:
     if expected.iteration_seconds is None:
         return "time: not known beforehand"
-    total = "" if expected.seconds is None else f"; the whole run about {_span(expected.seconds)}"
-    return f"on this machine an iteration takes about {_span(expected.iteration_seconds)}{total}"
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} seconds"
+    total = "" if expected.seconds is None else f"; the whole run about {span(expected.seconds)}"
+    return f"on this machine an iteration takes about {span(expected.iteration_seconds)}{total}"
 
 
 def _show_plan(console: Console, task: str, config: PPGAConfig, budget: Budget, expected: Estimate) -> None:
     """The resolved settings and what they will take."""
     table = Table(box=SIMPLE, title=f"{config.algorithm} on {task}", show_header=False)
 
+    idle = {"ppo", "td3", "sac"} - set(ALGORITHMS[config.algorithm].sections)  # of learners it does not use
+
     def rows(prefix: str, part: Any) -> None:
         for item in dataclasses.fields(part):
             value = getattr(part, item.name)
+            if item.name in idle:
+                continue
             if dataclasses.is_dataclass(value):
                 rows(f"{prefix}{item.name}.", value)
             else:

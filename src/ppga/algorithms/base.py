@@ -151,6 +151,8 @@ class Algorithm:
     summary: ClassVar[str]
     sections: ClassVar[tuple[str, ...]] = ()
     """Of the settings, those of the learners it uses: ppo, td3, sac."""
+    td3_steps: ClassVar[tuple[str, ...]] = ("td3.critic_steps",)
+    """Of the settings, those that count steps of TD3, which come in multiples of its delay."""
     gradients: ClassVar[bool] = False
     """Whether it needs a problem that has them, with search points that walk."""
     soft: ClassVar[bool] = False

@@ -11,8 +11,8 @@ import numpy as np
 from ppga.algorithms.base import Cost, SearchConfig
 from ppga.algorithms.map_elites import deterministic_actor
 from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
-from ppga.algorithms.problem import Effort
-from ppga.learners.replay import Replay
+from ppga.algorithms.problem import Effort, effort_of
+from ppga.learners.replay import Replay, draws_of
 from ppga.learners.td3 import TD3, Actor, Critics, Layout, TD3Config
 from ppga.physics import Array
 from ppga.policies import Moments
@@ -85,26 +85,28 @@ class OffPolicy(PolicyProblem):
     def cost(self, policies: int, trained: int = 0, climbed: int = 0) -> Cost:
         """What judging policies, steps of training critics and of climbing by them take."""
         row = 3 * self.td3.config.batch  # forwards, and twice backwards
-        both = self.actor.parameters + 2 * self.td3.critic.parameters
-        one = self.actor.parameters + self.td3.critic.parameters
+        both = self.actor.parameters + 2 * self.td3.twins.network.parameters
+        one = self.actor.parameters + self.td3.twins.network.parameters
         return Cost(policies, 0, row * (trained * both + climbed * one), self.replay.bytes)
 
     def learn(self, state: Learners, key: Array) -> tuple[Learners, Effort]:
         """Critics and their greedy actors learn from what is remembered."""
-        config = self.td3.config
-        losses = []
-        for number, rows in enumerate(self.samples(state, key, config.critic_steps)):
-            keys = jax.random.split(jax.random.fold_in(key, number), len(self.weights))
-            critics, actors, loss = self.td3.train(state.critics, state.actors, rows, self.weights, keys)
-            state = Learners(state.observation, critics, actors)
-            losses.append((len(rows), np.asarray(loss)))
-            self.progress()
-        mean = sum(count * loss for count, loss in losses) / config.critic_steps
-        wild = not np.isfinite(mean).all()
-        return state, Effort(
-            metrics={"critic_loss": np.asarray(mean).tolist(), "remembered": len(self.replay)},
-            warnings=("the critics are lost (their loss is not finite)",) if wild else (),
+        critics, actors, effort = self.train(
+            state, state.critics, state.actors, self.weights, key, self.td3.config.critic_steps
         )
+        return Learners(state.observation, critics, actors), effort
+
+    def train(
+        self, state: Any, critics: Critics, actors: Actor, weights: Array, key: Array, steps: int
+    ) -> tuple[Critics, Actor, Effort]:
+        """Some gradient steps of critics and actors (J, ...) for weights (J, k+1 or more)."""
+        total = np.zeros(len(weights))
+        for number, rows in enumerate(self.samples(state, key, steps)):
+            keys = jax.random.split(jax.random.fold_in(key, number), len(weights))
+            critics, actors, loss = self.td3.train(critics, actors, rows, weights, keys)
+            total += len(rows) * np.asarray(loss)
+            self.progress()
+        return critics, actors, effort_of(total / steps, remembered=len(self.replay))
 
     def climb(self, state: Learners, policies: NumpyArray, which: NumpyArray, key: Array) -> NumpyArray:
         """Policies (n, d) after some gradient steps up the critics (n,) that are named for each."""
@@ -131,7 +133,7 @@ class OffPolicy(PolicyProblem):
         """Rows for so many gradient steps, seen as policies see, in pieces (some steps, batch, width or
         more).
         """
-        draws = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        draws = draws_of(key)
         batch = batch or self.td3.config.batch
         delay = self.td3.config.delay
         most = max(delay, LARGEST_SAMPLE // (batch * self.layout.width) // delay * delay)

@@ -13,8 +13,8 @@ import numpy as np
 from ppga.algorithms.base import Cost, SearchConfig
 from ppga.algorithms.map_elites import MAPElites
 from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
-from ppga.algorithms.problem import Effort, Problem
-from ppga.learners.replay import Replay
+from ppga.algorithms.problem import Effort, Problem, effort_of
+from ppga.learners.replay import Replay, draws_of
 from ppga.learners.sac import SAC, Agent, SACConfig
 from ppga.learners.td3 import Layout
 from ppga.physics import Array
@@ -61,7 +61,11 @@ class SACPopulation(PolicyProblem):
         count = sac.population
         # a row of the replay buffer is a step of all agents in their i-th environments
         self.replay = Replay(sac.buffer, (count, self.layout.width), sac.steps * sac.environments)
-        self.fields |= {"critics": (2, self.sac.critic.parameters), "log_temperature": (), "hyper": (5,)}
+        self.fields |= {
+            "critics": (2, self.sac.twins.network.parameters),
+            "log_temperature": (),
+            "hyper": (5,),
+        }
         self._explore = jax.jit(self._explore_some)
 
     def start(self, key: Array) -> Population:
@@ -87,13 +91,9 @@ class SACPopulation(PolicyProblem):
             agents, loss = self.sac.train(agents, rows, jax.random.split(learn_key, config.population))
             losses.append(np.asarray(loss))
             self.progress()
-        loss = np.mean(losses, axis=0)
-        wild = not np.isfinite(loss).all()
-        return Population(state.observation, agents, worlds), Effort(
-            env_steps=config.steps * config.environments * config.population,
-            metrics={"critic_loss": loss.tolist(), "hyper": np.asarray(agents.hyper).tolist()},
-            warnings=("a critic is lost (its loss is not finite)",) if wild else (),
-        )
+        steps = config.steps * config.environments * config.population
+        effort = effort_of(np.mean(losses, axis=0), steps, hyper=np.asarray(agents.hyper).tolist())
+        return Population(state.observation, agents, worlds), effort
 
     def described(self, state: Population, agents: Agent) -> dict[str, NumpyArray]:
         """What the archive keeps with agents (n, ...), besides their policies."""
@@ -142,8 +142,7 @@ class SACPopulation(PolicyProblem):
     def _sample(self, key: Array, updates: int) -> Array:
         """Rows (P, updates, batch, width), each agent's of its own."""
         config = self.sac.config
-        draws = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-        places = self.replay.places(draws, (config.population, updates, config.batch))
+        places = self.replay.places(draws_of(key), (config.population, updates, config.batch))
         who = np.arange(config.population)[:, None, None]
         return jnp.asarray(self.replay.at(places, who))
 
@@ -166,7 +165,7 @@ class PBTME(MAPElites):
         """What an iteration takes."""
         config, problem = self.problem.sac.config, self.problem
         steps = config.population * config.environments * config.steps
-        networks = 2 * problem.actor.parameters + 5 * problem.sac.critic.parameters
+        networks = 2 * problem.actor.parameters + 5 * problem.sac.twins.network.parameters
         return Cost(
             max(config.population, self.config.branches),
             learning_steps=steps,

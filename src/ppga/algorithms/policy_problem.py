@@ -78,7 +78,7 @@ class PolicyProblem:
             "observation_variance": (task.observation_size,),
             "observation_count": (),
         }
-        self._judges: dict[int, Judge] = {}  # by how many episodes
+        self._judges: dict[tuple[int, bool], Judge] = {}  # by how many episodes, and whether watched
 
     def describe(self) -> dict[str, Any]:
         """Task and network, for files."""
@@ -161,7 +161,7 @@ class PolicyProblem:
         m, n, d = solutions.shape
         watch, episodes = episodes is None and self.remembers, episodes or self.search.episodes
         judge = self._judges.setdefault(
-            -episodes if watch else episodes,
+            (episodes, watch),
             Judge(self.task, self.actor, episodes, self.search.judge == "sample", watch),
         )
 

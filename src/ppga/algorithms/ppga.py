@@ -145,7 +145,7 @@ class PPGA(Algorithm):
             ranking: of each emitter's, best first.
             key: of what is random about it.
         """
-        if self.config.step == "recombination" and self.iteration > self.config.reward_first:
+        if self.config.step == "recombination" and not self.on_reward().all():
             theta = self.problem.solutions(self.search)
             means = [
                 recombined(some[order]) if len(order) else itself
@@ -208,7 +208,7 @@ class PPGA(Algorithm):
         names = ("reward", *self.problem.measure_names)[: self.directions]
         for emitter, strategy in enumerate(self.strategies):
             if strategy.scale > EXPLODED * self.config.sigma0:
-                self.warnings.append(f"xNES' step size has grown ({strategy.scale:.3g})")
+                self.warnings.append(f"the strategy's step size has grown ({strategy.scale:.3g})")
             for name, length in zip(names, lengths[emitter], strict=True):
                 if not length > SHORT_ROW:
                     self.warnings.append(f"the gradient of {name} is nearly zero ({length:.1g})")

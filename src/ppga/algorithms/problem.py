@@ -48,6 +48,16 @@ class Effort:
     warnings: tuple[str, ...] = ()
 
 
+def effort_of(loss: NumpyArray, env_steps: int = 0, **metrics: Any) -> Effort:
+    """What training critics took, with their mean losses (J,)."""
+    lost = not np.isfinite(loss).all()
+    return Effort(
+        env_steps=env_steps,
+        metrics={"critic_loss": loss.tolist(), **metrics},
+        warnings=("a critic is lost (its loss is not finite)",) if lost else (),
+    )
+
+
 class Problem(Protocol):
     """A quality-diversity problem: solutions that can be judged.
 

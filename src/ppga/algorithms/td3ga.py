@@ -88,20 +88,9 @@ class TD3Search(OffPolicy):
             lambda leaf: leaf[:, which].reshape(m * j, *leaf.shape[2:]), state.critics
         )
         actors = jax.vmap(self.td3.init_actor)(jnp.repeat(state.theta, j, axis=0))
-        losses = []
-        for number, rows in enumerate(self.samples(state, key, steps)):
-            keys = jax.random.split(jax.random.fold_in(key, number), m * j)
-            critics, actors, loss = self.td3.train(critics, actors, rows, weights.reshape(m * j, -1), keys)
-            losses.append(np.asarray(loss))
-            self.progress()
+        critics, actors, effort = self.train(state, critics, actors, weights.reshape(m * j, -1), key, steps)
         whole: Critics = jax.tree.map(
             lambda old, new: old.at[:, which].set(new.reshape(m, j, *new.shape[1:])), state.critics, critics
-        )
-        loss = np.mean(losses, axis=0)
-        wild = not np.isfinite(loss).all()
-        effort = Effort(
-            metrics={"critic_loss": loss.tolist()},
-            warnings=("the critics are lost (their loss is not finite)",) if wild else (),
         )
         return np.asarray(actors.parameters).reshape(m, j, -1), whole, effort
 
@@ -126,6 +115,10 @@ class TD3Search(OffPolicy):
 
 class TD3GA(PPGA):
     """PPGA on a problem whose gradients TD3 tells."""
+
+    td3_steps: ClassVar[tuple[str, ...]] = (
+        "search.jacobian_updates", "search.walk_updates", "search.first_updates",
+    )  # fmt: skip
 
     name = "td3ga"
     summary = "ablation: PPGA with TD3 in place of PPO (Batra et al., ICLR 2024, appendix)"

@@ -121,12 +121,10 @@ class Guidance:
         improvement: (n,) objective above the soft threshold of its cell as it was before; NaN where the
             judgement was not finite.
         entered: (n,) bool, above that threshold.
-        nonfinite: how many were turned away because their judgement was not finite.
     """
 
     improvement: NumpyArray
     entered: NumpyArray
-    nonfinite: int
 
 
 class ArchivePair:
@@ -197,7 +195,7 @@ class ArchivePair:
             soft = self.soft.add(**{name: values[finite] for name, values in rows.items()})
             improvement[finite] = soft["value"]
             entered[finite] = soft["status"] > 0
-        return Guidance(improvement, entered, int((~finite).sum()))
+        return Guidance(improvement, entered)
 
     def promising(self, objective: NumpyArray, measures: NumpyArray) -> NumpyArray:
         """Which (n,) would become elites: better than what their cell holds, and the best of those that share

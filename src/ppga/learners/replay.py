@@ -7,7 +7,9 @@ due.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
 from ppga import machine
@@ -21,6 +23,11 @@ LARGEST_SHARE = 0.9
 """Of what is free, that the rows may take."""
 HEAD = 512
 """Bytes before the first row: how many were ever written."""
+
+
+def draws_of(key: Any) -> np.random.Generator:
+    """NumPy's randomness from a key of JAX."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
 class Replay:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ppga.learners.td3 import Batch, Layout, if_finite
+from ppga.learners.td3 import Batch, Layout, Twins, if_finite
 from ppga.physics import Array
 from ppga.policies import Network, init_mlp, log_density
 
@@ -97,17 +97,16 @@ class SAC:
     ) -> None:
         self.layout, self.config = layout, config
         self.actor = Network((layout.observation, *actor_sizes, 2 * layout.action), "relu", "gaussian")
-        self.critic = Network((layout.observation + layout.action, *critic_sizes, 1), "relu")
+        self.twins = Twins(layout, critic_sizes)
         self._adam = optax.scale_by_adam()
 
     def init(self, key: Array) -> Agent:
         """A new agent with hyperparameters at random."""
-        actor_key, first, second, hyper_key = jax.random.split(key, 4)
+        actor_key, critic_key, hyper_key = jax.random.split(key, 3)
         actor = self.actor.flatten(init_mlp(actor_key, self.actor.sizes))
-        critics = jnp.stack(
-            [self.critic.flatten(init_mlp(key, self.critic.sizes)) for key in (first, second)]
+        return self.agent(
+            jnp.asarray(actor), self.twins.init(critic_key), jnp.zeros(()), self.draw_hyper(hyper_key)
         )
-        return self.agent(jnp.asarray(actor), critics, jnp.zeros(()), self.draw_hyper(hyper_key))
 
     def agent(self, actor: Array, critics: Array, log_temperature: Array, hyper: Array) -> Agent:
         """An agent that begins to learn with all this."""
@@ -150,19 +149,11 @@ class SAC:
 
     # One agent, one step; the pieces that tests look at.
 
-    def value(self, critic: Array, observation: Array, action: Array) -> Array:
-        """What a critic (p,) expects (n,)."""
-        return jnp.asarray(self.critic(critic, jnp.concatenate([observation, action], axis=-1))[..., 0])
-
-    def values(self, critics: Array, observation: Array, action: Array) -> Array:
-        """What both critics (2, p) expect (2, n)."""
-        return jnp.asarray(jax.vmap(self.value, (0, None, None))(critics, observation, action))
-
     def aim(self, agent: Agent, batch: Batch, key: Array) -> Array:
         """What the critics should have expected (n,)."""
         discount, scale = agent.hyper[3], agent.hyper[4]
         action, density = self.act(agent.actor, batch.next_observation, key)
-        expected = self.values(agent.target, batch.next_observation, action).min(axis=0)
+        expected = self.twins.values(agent.target, batch.next_observation, action).min(axis=0)
         follows = expected - jnp.exp(agent.log_temperature) * density
         return jnp.asarray(scale * batch.gains[:, 0] + discount * (1 - batch.terminated) * follows)
 
@@ -173,11 +164,15 @@ class SAC:
         temperature = jnp.exp(agent.log_temperature)
 
         def critic_loss(critics: Array) -> Array:
-            return jnp.square(self.values(critics, batch.observation, batch.action) - aim).mean(axis=1).sum()
+            return (
+                jnp.square(self.twins.values(critics, batch.observation, batch.action) - aim)
+                .mean(axis=1)
+                .sum()
+            )
 
         def actor_loss(actor: Array) -> tuple[Array, Array]:
             action, density = self.act(actor, batch.observation, act_key)
-            expected = self.values(agent.critics, batch.observation, action).min(axis=0)
+            expected = self.twins.values(agent.critics, batch.observation, action).min(axis=0)
             return (temperature * density - expected).mean(), density
 
         error, critic_gradient = jax.value_and_grad(critic_loss)(agent.critics)

@@ -157,6 +157,34 @@ class Actor:
     adam: optax.OptState
 
 
+class Twins:
+    """Two critics that judge an action, of which the less hopeful counts.
+
+    Args:
+        layout: of the rows.
+        hidden: units of the hidden layers.
+
+    Attributes:
+        network: of each; p parameters.
+    """
+
+    def __init__(self, layout: Layout, hidden: Sequence[int]) -> None:
+        self.network = Network((layout.observation + layout.action, *hidden, 1), "relu")
+
+    def init(self, key: Array) -> Array:
+        """Parameters (2, p) to begin with."""
+        sizes = self.network.sizes
+        return jnp.stack([self.network.flatten(init_mlp(key, sizes)) for key in jax.random.split(key)])
+
+    def value(self, critic: Array, observation: Array, action: Array) -> Array:
+        """What one of them (p,) expects (n,)."""
+        return jnp.asarray(self.network(critic, jnp.concatenate([observation, action], axis=-1))[..., 0])
+
+    def values(self, critics: Array, observation: Array, action: Array) -> Array:
+        """What both (2, p) expect (2, n)."""
+        return jnp.asarray(jax.vmap(self.value, (0, None, None))(critics, observation, action))
+
+
 class TD3:
     """TD3 for any number of learners.
 
@@ -171,14 +199,12 @@ class TD3:
         self, layout: Layout, actor: Network, critic_sizes: Sequence[int], config: TD3Config
     ) -> None:
         self.layout, self.actor, self.config = layout, actor, config
-        self.critic = Network((layout.observation + layout.action, *critic_sizes, 1), "relu")
+        self.twins = Twins(layout, critic_sizes)
         self._adam = optax.scale_by_adam()
 
     def init_critics(self, key: Array) -> Critics:
         """New critics."""
-        parameters = jnp.stack(
-            [self.critic.flatten(init_mlp(key, self.critic.sizes)) for key in jax.random.split(key)]
-        )
+        parameters = self.twins.init(key)
         return Critics(parameters, parameters, self._adam.init(parameters))
 
     def init_actor(self, parameters: Array) -> Actor:
@@ -252,15 +278,11 @@ class TD3:
 
         def expected(parameters: Array) -> Array:
             action = self.actor(parameters, observation)
-            return self.value(critics.parameters[0], observation, action).mean()
+            return self.twins.value(critics.parameters[0], observation, action).mean()
 
         return jnp.asarray(jax.grad(expected)(parameters))
 
     # One learner, one step; the pieces that tests look at.
-
-    def value(self, critic: Array, observation: Array, action: Array) -> Array:
-        """What a critic (p,) expects (n,)."""
-        return jnp.asarray(self.critic(critic, jnp.concatenate([observation, action], axis=-1))[..., 0])
 
     def aim(self, critics: Critics, actor: Actor, batch: Batch, weights: Array, key: Array) -> Array:
         """What the critics should have expected (n,)."""
@@ -268,7 +290,7 @@ class TD3:
         noise = config.noise * jax.random.normal(key, batch.action.shape)
         noise = jnp.clip(noise, -config.noise_clip, config.noise_clip)
         action = jnp.clip(self.actor(actor.target, batch.next_observation) + noise, -1.0, 1.0)
-        expected = jax.vmap(self.value, (0, None, None))(critics.target, batch.next_observation, action)
+        expected = self.twins.values(critics.target, batch.next_observation, action)
         follows = (1 - batch.terminated) * expected.min(axis=0)
         return jnp.asarray(batch.gains @ weights + config.discount * follows)
 
@@ -279,7 +301,7 @@ class TD3:
         aim = self.aim(critics, actor, batch, weights, key)
 
         def loss(parameters: Array) -> Array:
-            expected = jax.vmap(self.value, (0, None, None))(parameters, batch.observation, batch.action)
+            expected = self.twins.values(parameters, batch.observation, batch.action)
             return jnp.square(expected - aim).mean(axis=1).sum()
 
         error, gradient = jax.value_and_grad(loss)(critics.parameters)

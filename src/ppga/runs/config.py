@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -152,23 +153,16 @@ class PPGAConfig:
         if "ppo" in used.sections:
             self._check_ppo(measures, used.agents(measures))
         if "td3" in used.sections:
-            self._check_td3()
+            self._check_td3(used.td3_steps)
         if "sac" in used.sections:
             self._check_sac()
 
-    def _check_td3(self) -> None:
+    def _check_td3(self, steps: tuple[str, ...]) -> None:
         td3 = self.td3
         for name in ("batch", "buffer", "critic_steps", "policy_steps", "delay"):
             at_least_one(f"td3.{name}", getattr(td3, name))
-        steps = {"td3.critic_steps": td3.critic_steps}
-        if self.algorithm == "td3ga":
-            search = self.search
-            steps = {
-                "search.jacobian_updates": search.jacobian_updates,
-                "search.walk_updates": search.walk_updates,
-                "search.first_updates": search.first_updates,
-            }
-        for name, count in steps.items():
+        for name in steps:
+            count = operator.attrgetter(name)(self)
             if count % td3.delay:
                 raise InputError(f"{name} must be a multiple of td3.delay ({td3.delay}), got {count}.")
         _check_ranges("td3", td3, ("critic_rate", "actor_rate", "policy_rate", "noise", "noise_clip"))

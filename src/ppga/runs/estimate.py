@@ -56,6 +56,14 @@ def estimate(algorithm: Algorithm, config: PPGAConfig, budget: Budget, measure: 
     return Estimate(problem.solution_size, steps, seconds, iterations, total, kept, cost.memory)
 
 
+def span(seconds: float) -> str:
+    """A time in words."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} seconds"
+
+
 def archive_bytes(problem: Problem, cells: int, soft: bool) -> int:
     """What the archives take when every cell is filled; the soft one only where it is used."""
     kept = sum(math.prod(shape) for shape in problem.fields.values())

@@ -8,6 +8,7 @@ import io
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import mujoco
@@ -91,10 +92,10 @@ class Stage:
             self._episodes[slot] = episode
             lengths = [len(one) * self.dt for one in self._episodes if one is not None]
             self.clock.set(at=0.0, length=max(lengths, default=0.0))
-            for body, handle in self._robots[slot]["bodies"].items():
-                handle.visible = episode is not None and body > 0
-            for handle in self._robots[slot]["lane"]:
-                handle.visible = episode is not None or slot == 0
+            robot = self._robots[slot]
+            for handle in robot.bodies.values():
+                handle.visible = episode is not None
+            robot.lane.visible = episode is not None or slot == 0
         self._draw()
 
     def episode(self, slot: int) -> Episode | None:
@@ -121,8 +122,8 @@ class Stage:
         server.initial_camera.position = (0.3 * away, -away, middle[2] + 0.4 * away)
         server.initial_camera.look_at = (0.0, 0.4 * self._apart, 0.6 * middle[2])
 
-    def _robot(self, slot: int) -> dict[str, Any]:
-        """Handles of a robot's bodies and of its lane."""
+    def _robot(self, slot: int) -> "_Robot":
+        """A robot and its lane, out of sight yet."""
         scene, across = self.server.scene, slot * self._apart
         root = f"/lane{slot}"
         scene.add_frame(root, show_axes=False, position=(0.0, across, 0.0))
@@ -144,7 +145,7 @@ class Stage:
                         wxyz=self.model.geom_quat[geom], position=self.model.geom_pos[geom],
                     )  # fmt: skip
             bodies[body] = frame
-        return {"bodies": bodies, "lane": [grid]}
+        return _Robot(bodies, grid)
 
     def _run(self) -> None:
         """Draw until stopped; only when something has moved."""
@@ -167,11 +168,18 @@ class Stage:
                 trunk = place[1] if len(place) > 1 else np.zeros(3)
                 offset = np.array([trunk[0], trunk[1], 0.0]) if self.clock.follow else np.zeros(3)
                 robot = self._robots[slot]
-                for body, handle in robot["bodies"].items():
+                for body, handle in robot.bodies.items():
                     handle.position = place[body] - offset
                     handle.wxyz = episode.turn[step][body]
-                for handle in robot["lane"]:
-                    handle.position = (-(offset[0] % 1.0), 0.0, 0.0)
+                robot.lane.position = (-(offset[0] % 1.0), 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class _Robot:
+    """Viser's handles of a robot's bodies, by number, and of the lane below it."""
+
+    bodies: dict[int, Any]
+    lane: Any
 
 
 def mesh_of(model: mujoco.MjModel, geom: int) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import ppga
 from ppga.runs.folder import read_lines
-from ppga.tasks import Task, make_task
+from ppga.tasks import Task, robot
 
 # no deadlines: how long an example takes says more about the machine than about the code
 hypothesis.settings.register_profile("ppga", deadline=None)
@@ -23,7 +23,7 @@ NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid-full")
 
 @cache
 def shared_task(name: str, **options: Any) -> Task:
-    return make_task(name, **options)
+    return robot(name, **options)
 
 
 @pytest.fixture(params=NAMES)

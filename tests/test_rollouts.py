@@ -11,7 +11,7 @@ import pytest
 from ppga.physics import Array
 from ppga.policies import Network, Policy, apply_mlp, init_mlp, init_policy
 from ppga.rollouts import Judge, Scores, episode_keys, evaluate, record
-from ppga.tasks import make_task
+from ppga.tasks import robot
 
 from conftest import shared_task
 
@@ -61,7 +61,7 @@ def test_scores_do_not_depend_on_how_policies_are_shared_among_threads(
     policies = replace(policies, parameters=3 * policies.parameters)
 
     def scores(callers: int) -> Scores:
-        task = make_task("hopper", episode_length=40, threads=3)
+        task = robot("hopper", episode_length=40, threads=3)
         monkeypatch.setattr(task.physics, "callers", lambda _: callers)
         return Judge(task, network, 2, sample)(policies, jax.random.key(1))[0]
 

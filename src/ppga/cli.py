@@ -20,12 +20,26 @@ console = Console()
 BENCHMARKS = ("physics", "vppo", "iteration")
 
 
+OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
+
+
+def _know(task: str | None) -> None:
+    """Make a task of the user's own known; its file is run for no other reason than being named."""
+    if task is not None:
+        from ppga.tasks import find
+
+        find(task)
+
+
 def tasks() -> None:
     """List the tasks with their sizes."""
     machine.check_devices()
     from ppga.tasks import TASKS, make_task
 
-    table = Table(box=SIMPLE, caption="measures: each foot's share of time on the floor")
+    table = Table(
+        box=SIMPLE,
+        caption="a foot is measured by its share of time on the floor; your own: ppga train FILE.py:CLASS",
+    )
     for heading in ("task", "sees", "acts", "archive", "QD offset", "step", "measures"):
         table.add_column(heading, justify="left" if heading in ("task", "measures") else "right")
     for name in TASKS:
@@ -69,6 +83,7 @@ def evaluate(
     episodes: int = 50,
     physics: str | None = None,
     seed: int = 0,
+    task: OwnTask = None,
 ) -> None:
     """Judge every elite of an archive again, and put each where it really lands: the corrected archive.
 
@@ -82,11 +97,13 @@ def evaluate(
         episodes: each elite plays.
         physics: engine to judge on, mujoco or mjx; that of the archive by default.
         seed: of the episodes' starts.
+        task: where the robot is, FILE.py:CLASS, if it is one of your own.
     """
     at_least_one("--episodes", episodes)
     if not 0 <= seed < 2**32:
         raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
     machine.check_devices()
+    _know(task)
     from rich.progress import Progress
 
     from ppga.analysis import corrected
@@ -125,6 +142,7 @@ def evaluate(
 def report(
     runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")],
     output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("report"),
+    task: OwnTask = None,
 ) -> None:
     """Write a page about one run or many: curves, maps, gaits, and tables with intervals over seeds.
 
@@ -133,10 +151,12 @@ def report(
     Args:
         runs: folders of runs.
         output: folder for report.html, which needs nothing else, and the figures as PNG and SVG.
+        task: where the robot is, FILE.py:CLASS, if it is one of your own and its gaits are to be drawn.
     """
     if not runs:
         raise InputError("which runs? ppga report RUN...")
     machine.check_devices()
+    _know(task)
     from ppga.analysis.report import report as write
 
     try:
@@ -307,6 +327,7 @@ def view(
     port: int = 8750,
     wait: bool = False,
     browser: bool = True,
+    task: OwnTask = None,
 ) -> None:
     """Look at an archive in the browser: click a cell, and watch its elite walk.
 
@@ -321,6 +342,7 @@ def view(
         port: of the page; if it is taken, the next that is free. The stage takes one after it.
         wait: for a folder that is not there yet.
         browser: open the page.
+        task: where the robot is, FILE.py:CLASS, if it is one of your own.
     """
     import threading
     import time
@@ -341,6 +363,7 @@ def view(
     except KeyboardInterrupt:
         sys.exit(130)
     machine.check_devices()
+    _know(task)
     from ppga.viewer.server import PageServer
 
     server = PageServer(run, host, port)

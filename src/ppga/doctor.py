@@ -15,7 +15,7 @@ from ppga.bench.harness import rates
 from ppga.errors import choose
 from ppga.physics import MujocoPhysics
 from ppga.physics.host import HostArray
-from ppga.tasks import TASKS, Task, make_task
+from ppga.tasks import TASKS, Task, robot
 
 PARITY_STEPS, PARITY_BODIES = 5, 12
 # MJX computes in float32: after five control steps joints agree to a tenth of this, relative where above 1
@@ -25,7 +25,7 @@ MJX_TOLERANCE = 1e-3
 def run(name: str, environments: int, threads: int | None, console: Console) -> bool:
     """Print the report; return whether every check held."""
     choose("task", name, TASKS)
-    task = make_task(name, threads=threads)
+    task = robot(name, threads=threads)
     facts = machine.describe()
     console.print(_facts_table(facts))
     checks = Table(title=f"checks ({name})")
@@ -49,7 +49,7 @@ def run(name: str, environments: int, threads: int | None, console: Console) -> 
             waiting = console.status(f"checking mjx on {where} (compiling takes a while)")
             try:
                 with waiting, jax.default_device(device):
-                    joints, speed = play(make_task(name, physics="mjx"), environments)
+                    joints, speed = play(robot(name, physics="mjx"), environments)
             except Exception as failure:  # whatever it is, it belongs in the report
                 checks.add_row(compared, f"FAILED: {type(failure).__name__}: {str(failure)[:300]}")
                 agrees = False

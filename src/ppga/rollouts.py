@@ -13,7 +13,7 @@ from ppga.errors import at_least_one
 from ppga.physics import Array
 from ppga.policies import Network, Policy
 from ppga.storage import NumpyArray
-from ppga.tasks import Task, TaskState
+from ppga.tasks import Environment, TaskState
 
 Act = Callable[[Array, Array, Array], Array]
 """(observations (n, o), random key or keys (n,), control steps lived (n,)) -> actions (n, a) in [-1, 1]."""
@@ -26,7 +26,8 @@ class Scores:
 
     Attributes:
         objective: (n,) return, the undiscounted sum of rewards.
-        measures: (n, k) each proxy's mean over the steps the episode actually lived.
+        measures: (n, k) each proxy's mean over the steps the episode actually lived, unless the task says
+            otherwise.
         steps: (n,) how many those were.
         diverged: (n,) bool, ended by diverging physics.
     """
@@ -43,7 +44,7 @@ class Recording:
     """Steps of n episodes, one after the other.
 
     Attributes:
-        qpos: (n, t, nq) where the body was.
+        qpos: (n, t, nq) where the body was; nothing (n, t, 0) where there is none to draw.
         observation: (n, t, o) what the policy saw.
         action: (n, t, a) what it did.
         reward: (n, t) what it got; 0 after the end.
@@ -83,13 +84,13 @@ class Transitions:
     lived: Array
 
 
-def evaluate(task: Task, act: Act, key: Array, n: int, playing: Array | None = None) -> Scores:
+def evaluate(task: Environment, act: Act, key: Array, n: int, playing: Array | None = None) -> Scores:
     """Play n episodes at once until the last one has ended; see `play`."""
     return play(task, act, key, n, playing)[0]
 
 
 def play(
-    task: Task, act: Act, key: Array, n: int, playing: Array | None = None, every: int = 0
+    task: Environment, act: Act, key: Array, n: int, playing: Array | None = None, every: int = 0
 ) -> tuple[Scores, Transitions | None]:
     """Play n episodes at once until the last one has ended.
 
@@ -128,7 +129,7 @@ def play(
     state, _, objective, touched, film = jax.lax.while_loop(
         unfinished, step, (state, jnp.int32(0), *nothing, film)
     )
-    measures = touched / jnp.maximum(state.steps, 1)[:, None]
+    measures = task.measures(touched, state.steps)
     return Scores(objective, measures, state.steps, state.diverged), _environments_first(film)
 
 
@@ -154,7 +155,9 @@ def _environments_first(steps: Any) -> Any:
     return jax.tree.map(lambda values: jnp.swapaxes(values, 0, 1), steps)
 
 
-def explore(task: Task, act: Act, state: TaskState, key: Array, steps: int) -> tuple[TaskState, Transitions]:
+def explore(
+    task: Environment, act: Act, state: TaskState, key: Array, steps: int
+) -> tuple[TaskState, Transitions]:
     """Go on for some steps in environments that begin anew when an episode ends."""
 
     def step(state: TaskState, time: Array) -> tuple[TaskState, Transitions]:
@@ -198,7 +201,7 @@ class Judge:
     """
 
     def __init__(
-        self, task: Task, network: Network, episodes: int, sample: bool = False, watch: bool = False
+        self, task: Environment, network: Network, episodes: int, sample: bool = False, watch: bool = False
     ) -> None:
         self.task, self.network, self.episodes, self.sample = task, network, episodes, sample
         self.watch = watch
@@ -216,7 +219,7 @@ class Judge:
         """
         n = len(policies.parameters)
         playing = np.ones(n, bool) if playing is None else playing
-        workers = min(n, self.task.physics.callers(n * self.episodes))  # however many of them play
+        workers = min(n, self.task.callers(n * self.episodes))  # however many of them play
         # dealt out in turn; the last one fills up, without playing, where n cannot be shared evenly
         dealt = np.arange(workers * -(-n // workers)).reshape(-1, workers).T
         rows = np.minimum(dealt, n - 1)
@@ -239,7 +242,7 @@ class Judge:
         return compiled
 
     def _play(
-        self, task: Task, policies: Policy, keys: Array, playing: Array
+        self, task: Environment, policies: Policy, keys: Array, playing: Array
     ) -> tuple[Scores, Transitions | None]:
         n, episodes = len(policies.parameters), self.episodes
 
@@ -259,7 +262,7 @@ class Judge:
         return apart, film
 
 
-def record(task: Task, act: Act, key: Array, n: int, steps: int) -> Recording:
+def record(task: Environment, act: Act, key: Array, n: int, steps: int) -> Recording:
     """The first `steps` steps of n episodes, as `evaluate` plays them."""
     at_least_one("steps", steps)
     start_key, act_key = _split(key)
@@ -269,7 +272,7 @@ def record(task: Task, act: Act, key: Array, n: int, steps: int) -> Recording:
         after = task.step(state, action)
         lived = after.steps > state.steps
         return after, Recording(
-            state.bodies.qpos, state.observation, action, after.reward, after.proxies, lived
+            task.pose(state), state.observation, action, after.reward, after.proxies, lived
         )
 
     _, recording = jax.lax.scan(step, task.reset(start_key, n), jnp.arange(steps))

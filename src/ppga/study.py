@@ -21,9 +21,9 @@ from ppga.errors import InputError, choose
 from ppga.runs import Budget, preset
 from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
-from ppga.runs.loop import KNOWN, make_algorithm
+from ppga.runs.loop import make_algorithm
 from ppga.storage import read_json, write_json
-from ppga.tasks import TASKS
+from ppga.tasks import TASKS, find
 
 VARIANTS = {
     "ppga-cma-es": ("ppga", ("--strategy", "cma-es")),
@@ -62,7 +62,7 @@ class Plan:
 
     def corrects(self, one: "Planned") -> bool:
         """Whether a run's elites are judged again."""
-        return self.episodes > 0 and one.task in TASKS
+        return self.episodes > 0 and one.task != "sphere"
 
     def runs(self) -> list["Planned"]:
         """All runs, seed by seed, so that a study that is stopped has something of everything."""
@@ -107,8 +107,10 @@ def plan(
 ) -> Plan:
     """A study that can be run, or an InputError."""
     budget.check()
+    everything = list(TASKS)
+    named = [name if name in ("all", "sphere") else find(name) for name in tasks]
     made = Plan(
-        names(tasks, list(TASKS), KNOWN, "task"),
+        names(named, everything, [*TASKS, "sphere"], "task"),
         names(algorithms, SYSTEMS, [*ALGORITHMS, *VARIANTS], "algorithm"),
         seeds,
         budget,

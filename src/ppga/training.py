@@ -24,7 +24,8 @@ from ppga.runs.config import differences
 from ppga.runs.display import Display, Lines, Picture
 from ppga.runs.estimate import Estimate, estimate, span
 from ppga.runs.folder import RunFolder
-from ppga.runs.loop import KNOWN, make_algorithm
+from ppga.runs.loop import make_algorithm
+from ppga.tasks import TASKS, find
 
 PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
@@ -40,7 +41,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
     given_preset = _after("--preset", words) or "laptop"
     algorithm = _after("--algorithm", words) or "ppga"
     old_run = _after("--resume", words)
-    guess = known_task or next((word for word in words if word in KNOWN), "halfcheetah")
+    guess = known_task or next((name for word in words if (name := _named(word))), "halfcheetah")
     default_budget: Budget | None
     if old_run:
         old_task, defaults, default_budget = RunFolder(Path(old_run)).read()
@@ -68,7 +69,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         To go on later: ppga train --resume runs/walker --minutes 20
 
         Args:
-            task: the robot, see `ppga tasks`; or sphere, a problem of a second.
+            task: the robot, see `ppga tasks`, or your own, FILE.py:CLASS; or sphere, a problem of a second.
             preset: settings to begin with: laptop, paper or smoke.
             iterations: end after that many iterations.
             minutes: end after that many minutes of wall time.
@@ -86,11 +87,13 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         budget.check()
         display = make_display(console, quiet)
         if resume is not None:
+            task = find(task) if task is not None and task != "sphere" else task
             _check_resumed(resume, task, old_task, defaults, config, output, "--preset" in " ".join(words))
-            task = old_task
+            task = old_task if task is None else task
         if task is None:
-            raise InputError(f"which task? One of {', '.join(KNOWN)}; or --resume RUN.")
-        if resume is None and choose("task", task, KNOWN) != guess:  # another word looked like a task
+            raise InputError(f"which task? One of {', '.join(TASKS)}, FILE.py:NAME; or --resume RUN.")
+        task = task if task == "sphere" else find(task)
+        if resume is None and task != guess:  # another word looked like a task
             tyro.cli(command(words, console, task), args=list(words), prog="ppga train")
             return
         choose("preset", preset, PRESETS)
@@ -151,6 +154,13 @@ def _twice(outcome: Outcome) -> int:
     """Twice the minutes a run has taken."""
     seconds = float((outcome.record or {}).get("wall_time", 1800.0))
     return math.ceil(2 * seconds / 60)
+
+
+def _named(word: str) -> str | None:
+    """The task that a word of the command line names, if it does."""
+    if word in (*TASKS, "sphere"):
+        return word
+    return find(word) if ".py:" in word else None
 
 
 def _after(option: str, words: Sequence[str]) -> str | None:

@@ -17,7 +17,7 @@ from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
 from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 AT_ONCE = 128
 """Episodes that are worth playing at once."""
@@ -163,7 +163,7 @@ class Algorithm:
     """Whether it can search in any problem, not only where policies learn from experience."""
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """The problem it makes of a task, under a run's settings."""
         raise NotImplementedError
 

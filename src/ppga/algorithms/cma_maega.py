@@ -15,7 +15,7 @@ from ppga.algorithms.emitters import WithEmitters, number_of
 from ppga.algorithms.off_policy import OffPolicy
 from ppga.algorithms.problem import Judgement, Problem
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 class CMAMAEGA(WithEmitters):
@@ -29,7 +29,7 @@ class CMAMAEGA(WithEmitters):
     problem: OffPolicy
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """TD3 learns the reward."""
         search = config.search
         judged = search.emitters * (1 + search.es_samples + search.branches)

@@ -14,7 +14,7 @@ from ppga.algorithms.policy_problem import PolicyProblem
 from ppga.algorithms.problem import Problem
 from ppga.networks import Network
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 class MAPElites(Algorithm):
@@ -26,7 +26,7 @@ class MAPElites(Algorithm):
     alone = True
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """Nobody learns."""
         return PolicyProblem(task, config.search, deterministic_actor(task, config.network.actor), progress)
 
@@ -65,6 +65,6 @@ class MAPElites(Algorithm):
         return np.asarray(IsoLineOperator(self.config.iso_sigma, self.config.line_sigma, seed).ask(parents))
 
 
-def deterministic_actor(task: Task, hidden: tuple[int, ...]) -> Network:
+def deterministic_actor(task: Environment, hidden: tuple[int, ...]) -> Network:
     """A network that gives actions within [-1, 1]."""
     return Network((task.observation_size, *hidden, task.action_size), head="tanh")

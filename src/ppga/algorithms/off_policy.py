@@ -18,7 +18,7 @@ from ppga.physics import Array
 from ppga.policies import Moments
 from ppga.rollouts import Transitions
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 GRADIENT_BATCHES = 16
 """Batches that a single gradient is averaged over."""
@@ -60,7 +60,7 @@ class OffPolicy(PolicyProblem):
 
     def __init__(
         self,
-        task: Task,
+        task: Environment,
         search: SearchConfig,
         td3: TD3Config,
         network: NetworkConfig,

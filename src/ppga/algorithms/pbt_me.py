@@ -21,7 +21,7 @@ from ppga.physics import Array
 from ppga.policies import Moments
 from ppga.rollouts import Transitions, explore
 from ppga.storage import NumpyArray
-from ppga.tasks import Task, TaskState
+from ppga.tasks import Environment, TaskState
 
 
 @jax.tree_util.register_dataclass
@@ -49,7 +49,7 @@ class SACPopulation(PolicyProblem):
 
     def __init__(
         self,
-        task: Task,
+        task: Environment,
         search: SearchConfig,
         sac: SACConfig,
         network: NetworkConfig,
@@ -157,7 +157,7 @@ class PBTME(MAPElites):
     problem: SACPopulation
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """SAC learns."""
         return SACPopulation(task, config.search, config.sac, config.network, progress)
 

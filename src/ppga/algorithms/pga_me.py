@@ -11,7 +11,7 @@ from ppga.algorithms.map_elites import MAPElites
 from ppga.algorithms.off_policy import OffPolicy
 from ppga.algorithms.problem import Problem
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 class PGAME(MAPElites):
@@ -24,7 +24,7 @@ class PGAME(MAPElites):
     problem: OffPolicy
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """TD3 learns the reward."""
         weights = np.eye(1, 1 + len(task.measure_names))
         return OffPolicy(

@@ -17,7 +17,7 @@ from ppga.physics import Array
 from ppga.policies import CLIP, Moments, Policy, init_mlp
 from ppga.rollouts import Judge, Transitions, explore
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 LOOK = (64, 100)
 """Bodies, and control steps of each, that show what there is to be seen."""
@@ -64,7 +64,11 @@ class PolicyProblem:
     """What a learner off policy remembers."""
 
     def __init__(
-        self, task: Task, search: SearchConfig, actor: Network, progress: Callable[[], None] = lambda: None
+        self,
+        task: Environment,
+        search: SearchConfig,
+        actor: Network,
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         self.task, self.search, self.actor, self.progress = task, search, actor, progress
         self.solution_size = actor.parameters
@@ -92,7 +96,7 @@ class PolicyProblem:
                 "observation_size": task.observation_size,
                 "action_size": task.action_size,
                 "control_dt": task.control_dt,
-                "control_range": task.model.actuator_ctrlrange.tolist(),
+                "control_range": [list(pair) for pair in task.control_range],
             },
             "network": {
                 **self.actor.describe(),

@@ -14,7 +14,7 @@ from ppga.learners.vppo import VPPO, Agent, PPOConfig, Report, Returns, Skill, W
 from ppga.physics import Array, select
 from ppga.policies import Policy
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 NOISE_BOUNDS = (0.1, 1.0)
 """Least and most action noise (standard deviation) while the archive rules it."""
@@ -55,7 +55,7 @@ class PolicySearch(PolicyProblem):
 
     def __init__(
         self,
-        task: Task,
+        task: Environment,
         search: SearchConfig,
         ppo: PPOConfig,
         network: NetworkConfig,

@@ -15,7 +15,7 @@ from ppga.algorithms.policy_search import PolicySearch
 from ppga.algorithms.problem import Effort, GradientProblem, Problem, unit_rows
 from ppga.storage import NumpyArray
 from ppga.strategies import STRATEGIES
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 EXPLODED = 50.0
 """A step size this many times sigma0 is worth a warning."""
@@ -36,7 +36,7 @@ class PPGA(Algorithm):
     problem: GradientProblem
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """VPPO learns."""
         agents = cls.agents(len(task.measure_names))
         return PolicySearch(task, config.search, config.ppo, config.network, progress, agents)

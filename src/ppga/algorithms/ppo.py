@@ -9,7 +9,7 @@ import numpy as np
 from ppga.algorithms.base import Algorithm, Cost
 from ppga.algorithms.policy_search import PolicySearch
 from ppga.algorithms.problem import GradientProblem, Problem
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 class PPO(Algorithm):
@@ -22,7 +22,7 @@ class PPO(Algorithm):
     problem: GradientProblem
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """VPPO learns, one agent."""
         return PolicySearch(task, config.search, config.ppo, config.network, progress)
 

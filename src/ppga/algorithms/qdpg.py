@@ -14,7 +14,7 @@ from ppga.algorithms.off_policy import OffPolicy
 from ppga.algorithms.pga_me import PGAME
 from ppga.algorithms.problem import Problem
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 OTHERS = 256
 """Remembered steps that a step is compared with."""
@@ -40,7 +40,7 @@ class QDPG(PGAME):
     summary = "Quality and Diversity Policy Gradients, with TD3 (Pierrot et al., GECCO 2022)"
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """One learner raises the reward, another the novelty of what is seen."""
         weights = np.eye(2 + len(task.measure_names))[[0, -1]]
         return Novelty(

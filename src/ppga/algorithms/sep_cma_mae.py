@@ -12,7 +12,7 @@ from ppga.algorithms.map_elites import deterministic_actor
 from ppga.algorithms.policy_problem import PolicyProblem
 from ppga.algorithms.problem import Problem
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 class SepCMAMAE(WithEmitters):
@@ -25,7 +25,7 @@ class SepCMAMAE(WithEmitters):
     )
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """Nobody learns."""
         return PolicyProblem(task, config.search, deterministic_actor(task, config.network.actor), progress)
 

@@ -21,7 +21,7 @@ from ppga.learners.td3 import Critics
 from ppga.physics import Array
 from ppga.policies import Moments
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 @jax.tree_util.register_dataclass
@@ -126,7 +126,7 @@ class TD3GA(PPGA):
     anywhere = False
 
     @classmethod
-    def on(cls, task: Task, config: Any, progress: Callable[[], None]) -> Problem:
+    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """TD3 learns every objective."""
         search = config.search
         judged = search.emitters * (1 + search.branches) * 2  # the first iteration judges twice

@@ -14,7 +14,7 @@ from ppga.errors import InputError, at_least_one
 from ppga.policies import Network, Policy
 from ppga.rollouts import Judge
 from ppga.storage import NumpyArray, write_json, write_text
-from ppga.tasks import TASKS, Task, make_task
+from ppga.tasks import Environment, is_known, make_task, sample
 
 if TYPE_CHECKING:
     import pandas
@@ -84,7 +84,7 @@ def evaluate(
     *,
     physics: str | None = None,
     seed: int = 0,
-    task: Task | None = None,
+    task: Environment | None = None,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Evaluation:
     """Judge every elite of an archive again.
@@ -198,17 +198,20 @@ class Rows:
         return self.values.dtype
 
 
-def task_of(archive: Archive, physics: str | None = None) -> Task:
+def task_of(archive: Archive, physics: str | None = None) -> Environment:
     """The task an archive was made on, possibly on another engine."""
     made = archive.description["task"]
-    if made["name"] not in TASKS:
-        raise InputError(f"{made['name']} is a task of your own; give it as an object (task=...).")
-    return make_task(
-        made["name"],
-        physics=physics or made["physics"],
-        episode_length=made["episode_length"],
-        integrator=made["integrator"],
-    )
+    if not is_known(made["name"]):
+        raise InputError(
+            f"{made['name']} is a task of your own: give it by --task FILE.py:NAME, or task=... in Python."
+        )
+    usual = sample(made["name"])
+    wanted = {
+        "physics": (physics or made["physics"], usual.physics_name),
+        "episode_length": (made["episode_length"], usual.episode_length),
+        "integrator": (made["integrator"], usual.integrator),
+    }
+    return make_task(made["name"], **{name: value for name, (value, own) in wanted.items() if value != own})
 
 
 def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, physics: str) -> Evaluation:

@@ -9,11 +9,11 @@ from ppga.analysis.gaits import SETTLED, watch
 from ppga.archives import Archive, maps
 from ppga.rendering import Renderer
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 def frames(
-    task: Task,
+    task: Environment,
     archive: Archive,
     cells: list[int],
     count: int = 7,
@@ -39,7 +39,7 @@ def frames(
     seen = watch(task, archive, cells, steps, seed)
     qpos, lived = np.asarray(seen.qpos), np.asarray(seen.alive).sum(axis=1)
     pictures = np.empty((len(cells), count, size[1], size[0], 3), np.uint8)
-    with Renderer(task.model, *size) as renderer:
+    with Renderer(task.drawable(), *size) as renderer:
         for row in range(len(cells)):
             start = max(0, min(SETTLED, int(lived[row]) - every * count))
             for number in range(count):

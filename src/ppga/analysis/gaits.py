@@ -13,13 +13,13 @@ from ppga.physics import Array
 from ppga.policies import Network, Policy
 from ppga.rollouts import Recording, record
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 SETTLED = 100
 """Control steps before a diagram begins, in which the robot finds its stride."""
 
 
-def watch(task: Task, archive: Archive, cells: list[int], steps: int, seed: int = 0) -> Recording:
+def watch(task: Environment, archive: Archive, cells: list[int], steps: int, seed: int = 0) -> Recording:
     """The first steps of an episode of each of some elites."""
     network = Network.of(archive.description["network"])
     elites = [archive.elite(cell) for cell in cells]
@@ -34,7 +34,9 @@ def watch(task: Task, archive: Archive, cells: list[int], steps: int, seed: int 
     return seen
 
 
-def contacts(task: Task, archive: Archive, cells: list[int], steps: int = 60, seed: int = 0) -> NumpyArray:
+def contacts(
+    task: Environment, archive: Archive, cells: list[int], steps: int = 60, seed: int = 0
+) -> NumpyArray:
     """Measure proxies (cells, steps, k) of elites, once they have found their stride; NaN after a fall."""
     seen = watch(task, archive, cells, SETTLED + steps, seed)
     touched = np.where(np.asarray(seen.alive)[..., None], np.asarray(seen.proxies), np.nan)
@@ -54,7 +56,7 @@ def corners(archive: Archive) -> dict[str, int]:
     return wanted
 
 
-def text(task: Task, archive: Archive, cells: dict[str, int], steps: int = 60) -> str:
+def text(task: Environment, archive: Archive, cells: dict[str, int], steps: int = 60) -> str:
     """Gait diagrams in characters: a line a foot, a block where it touches."""
     touched = contacts(task, archive, list(cells.values()), steps)
     lines = []

@@ -16,7 +16,7 @@ from ppga.analysis.runs import Run, read_runs
 from ppga.archives import maps
 from ppga.errors import InputError
 from ppga.storage import replacing, write_text
-from ppga.tasks import TASKS
+from ppga.tasks import is_known, sample
 
 if TYPE_CHECKING:
     import pandas
@@ -225,9 +225,12 @@ def _run_section(page: _Page, run: Run) -> None:
             )
         if len(archive.measure_names) >= 2 and "search_measures" in run.metrics[0]:
             page.figure(f"{run.name}-path", "where the search policy went", lambda: plots.search_path(run))
-        if archive.description.get("network") and archive.description["task"]["name"] in TASKS:
+        if archive.description.get("network") and is_known(archive.description["task"]["name"]):
             cells = gaits.corners(archive)
-            page.figure(f"{run.name}-film", "strides, frame by frame", lambda: film.strips(archive, cells))
+            if sample(archive.description["task"]["name"]).model is not None:
+                page.figure(
+                    f"{run.name}-film", "strides, frame by frame", lambda: film.strips(archive, cells)
+                )
             page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
         page.animation(f"{run.name}-growth", "how the archive grew", lambda path: plots.growth(run, path))
     if "xnes_mean" in run.metrics[0]:

@@ -20,7 +20,7 @@ from ppga.rollouts import Judge, episode_keys, record
 from ppga.runs import Budget, Iteration, KeepingConfig, preset, train
 from ppga.runs.folder import RunFolder
 from ppga.runs.loop import WRITING_SHARE, Writer
-from ppga.tasks import TASKS, Task, make_task
+from ppga.tasks import Task, robot
 
 WORK = ("jacobian", "judge", "confirm", "walk")
 """Phases of an iteration that simulate and learn; all else is overhead."""
@@ -127,8 +127,7 @@ def endless(name: str, steps: int, threads: int | None) -> Task:
     def never(self: Task, body: Bodies) -> Array:  # noqa: ARG001
         return jnp.zeros((), jnp.bool_)
 
-    make_task(name)  # an unknown name is told here
-    kind: Any = type(f"Endless{name}", (TASKS[name],), {"terminated": never})
+    kind: Any = type(f"Endless{name}", (type(robot(name)),), {"terminated": never})
     task: Task = kind(episode_length=steps, threads=threads)
     return task
 

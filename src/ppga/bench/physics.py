@@ -15,7 +15,7 @@ from ppga.machine import installed, visible_cores
 from ppga.physics import Array, Bodies
 from ppga.physics.mujoco_engine import silent
 from ppga.policies import apply_mlp, init_mlp
-from ppga.tasks import Task, TaskState, make_task
+from ppga.tasks import Task, TaskState, robot
 
 RUNNING, ALL = 16, 256
 """How many environments of how many run when the cost of finished ones is measured."""
@@ -26,7 +26,7 @@ def bench_physics(
     name: str, environments: int, steps: int, rounds: int, threads: int | None = None
 ) -> list[Result]:
     """All figures of one task."""
-    task = make_task(name, threads=threads)
+    task = robot(name, threads=threads)
     candidates = {
         "mujoco.batch": bare(task, environments, steps, threads),
         "physics": through_jax(task, environments, steps),
@@ -35,7 +35,7 @@ def bench_physics(
     }
     few = max(1, steps // 25)  # the others are slower on a CPU
     if installed("mujoco.mjx"):
-        candidates["mjx"] = through_jax(make_task(name, physics="mjx"), environments, few)
+        candidates["mjx"] = through_jax(robot(name, physics="mjx"), environments, few)
     if installed("brax"):
         for backend in BRAX_BACKENDS:
             candidates[f"brax-{backend}"] = brax(name, backend, environments, few)

@@ -19,7 +19,7 @@ import optax
 
 from ppga.physics import Array
 from ppga.policies import Moments, Network, Policy, init_mlp, init_policy, log_density
-from ppga.tasks import Task, TaskState
+from ppga.tasks import Environment, TaskState
 
 SLOWER, FASTER, SLOWEST = 0.7, 1.2, 0.01
 """Factors of the learning rate: when updates end early, when they do not, and at least."""
@@ -254,7 +254,11 @@ class VPPO:
     """
 
     def __init__(
-        self, task: Task, actor_sizes: tuple[int, ...], critic_sizes: tuple[int, ...], config: PPOConfig
+        self,
+        task: Environment,
+        actor_sizes: tuple[int, ...],
+        critic_sizes: tuple[int, ...],
+        config: PPOConfig,
     ) -> None:
         self.task = task
         self.config = config

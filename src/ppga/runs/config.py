@@ -25,13 +25,13 @@ class SimulationConfig:
     Attributes:
         physics: engine: mujoco (CPU threads) or mjx (JAX, for accelerators).
         integrator: fast (Euler) or gymnasium (as the robot's model file says).
-        episode_length: control steps until an episode is cut off.
+        episode_length: control steps until an episode is cut off; the task's own by default.
         threads: of the mujoco engine; all visible cores by default.
     """
 
     physics: Literal["mujoco", "mjx"] = "mujoco"
     integrator: Literal["fast", "gymnasium"] = "fast"
-    episode_length: int = 1000
+    episode_length: int | None = None
     threads: int | None = None
 
 

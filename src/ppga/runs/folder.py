@@ -145,7 +145,7 @@ class RunFolder:
             ]
             raise InputError(
                 f"{self.path} was begun with another task: {', '.join(changed) or then}. A task of your own "
-                "is given again in Python: ppga.resume(run, task=...)."
+                "is given again: ppga train FILE.py:NAME --resume RUN, or ppga.resume(run, task=...)."
             )
 
     def strange_to(self) -> list[str]:

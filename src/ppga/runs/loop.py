@@ -32,10 +32,8 @@ from ppga.runs.folder import RunFolder
 from ppga.runs.loggers import Logger, TensorBoard, WandB
 from ppga.runs.presets import preset
 from ppga.storage import sync
-from ppga.tasks import TASKS, Task, make_task
+from ppga.tasks import Environment, find, is_known, make_task
 
-KNOWN = (*TASKS, "sphere")
-"""Names that `train` knows."""
 WRITING_SHARE = 50
 """Writing a checkpoint may take a fiftieth of the time."""
 COMPARABLE = ("episode_length", "integrator", "dimensions")
@@ -80,7 +78,7 @@ class Outcome:
 
 
 def train(
-    task: str | Task | Problem,
+    task: str | Environment | Problem,
     config: PPGAConfig | None = None,
     *,
     budget: Budget | None = None,
@@ -98,7 +96,7 @@ def train(
         True
 
     Args:
-        task: name of a task, a task of your own, or any `Problem`.
+        task: name of a task, FILE.py:NAME, a task of your own, or any `Problem`.
         config: settings; those of the laptop preset by default.
         budget: when to stop; the preset's 30 minutes by default.
         output: folder for metrics, checkpoints and archive; nothing is written by default.
@@ -108,8 +106,11 @@ def train(
     Raises:
         InputError: settings that cannot work; before anything compiles.
     """
+    if isinstance(task, str) and task != "sphere":
+        task = find(task)
     name = task_name(task)
-    default_config, default_budget = preset("laptop", name, minutes=budget.minutes if budget else None)
+    about = task if isinstance(task, str | Environment) else name
+    default_config, default_budget = preset("laptop", about, minutes=budget.minutes if budget else None)
     config, budget = config or default_config, budget or default_budget
     budget.check()
     folder = None if output is None else RunFolder(Path(output))
@@ -134,7 +135,7 @@ def resume(
     run: str | os.PathLike[str],
     *,
     budget: Budget | None = None,
-    task: str | Task | Problem | None = None,
+    task: str | Environment | Problem | None = None,
     callbacks: Sequence[Callback] = (),
     display: Display | None = None,
 ) -> Outcome:
@@ -152,9 +153,10 @@ def resume(
     budget = budget or old_budget
     budget.check()
     display = display or Silent()
-    if task is None and name not in KNOWN:
+    if task is None and name != "sphere" and not is_known(name):
         raise InputError(
-            f"{name} is a task of your own; give it again in Python: ppga.resume(run, task=...)."
+            f"{name} is a task of your own; give it again: ppga train FILE.py:NAME --resume {run}, or in "
+            "Python ppga.resume(run, task=...)."
         )
     with _telling(folder), folder.locked(), contextlib.ExitStack() as stack:
         algorithm = make_algorithm(name if task is None else task, config, display.pulse)
@@ -219,24 +221,24 @@ def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:
         begin_at(load_archive(config.init_from), algorithm)
 
 
-def task_name(task: str | Task | Problem) -> str:
+def task_name(task: str | Environment | Problem) -> str:
     """What a task is called."""
     if isinstance(task, str):
         return task
-    return task.name if isinstance(task, Task) else str(task.describe()["task"]["name"])
+    return task.name if isinstance(task, Environment) else str(task.describe()["task"]["name"])
 
 
 def make_algorithm(
-    task: str | Task | Problem, config: PPGAConfig, progress: Callable[[], None] = lambda: None
+    task: str | Environment | Problem, config: PPGAConfig, progress: Callable[[], None] = lambda: None
 ) -> Algorithm:
     """An algorithm ready to start; settings that cannot work raise an InputError here."""
     problem: Problem
-    if isinstance(task, str) and choose("task", task, KNOWN) != "sphere":
+    if isinstance(task, str) and task != "sphere":
         simulation = dataclasses.asdict(config.simulation)
         task = make_task(task, **simulation)
     choose("algorithm", config.algorithm, ALGORITHMS)
     algorithm = ALGORITHMS[config.algorithm]
-    if isinstance(task, Task):
+    if isinstance(task, Environment):
         config.check(len(task.measure_names))
         problem = algorithm.on(task, config, progress)
     else:

@@ -12,6 +12,7 @@ from ppga.learners.sac import SACConfig
 from ppga.learners.td3 import TD3Config
 from ppga.learners.vppo import PPOConfig
 from ppga.runs.config import Budget, KeepingConfig, PPGAConfig, SimulationConfig
+from ppga.tasks import Environment, is_known, sample
 
 PRESETS = {
     "laptop": "a few CPU cores: an archive in minutes",
@@ -21,22 +22,25 @@ PRESETS = {
 
 
 def preset(
-    name: str, task: str, algorithm: str = "ppga", minutes: float | None = None
+    name: str, task: str | Environment, algorithm: str = "ppga", minutes: float | None = None
 ) -> tuple[PPGAConfig, Budget]:
     """Config and budget of a preset.
 
     Args:
         name: of the preset.
-        task: its name.
+        task: its name, or itself.
         algorithm: its name.
         minutes: that there are, if known; in few, PPGA spreads out sooner.
     """
     choose("preset", name, PRESETS)
     choose("algorithm", algorithm, ALGORITHMS)
-    config, budget = {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](task)
+    known = task if isinstance(task, str) else task.name
+    config, budget = {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](known)
+    if known not in TUNED:
+        config = _untuned(config, task)
     config = replace(config, algorithm=algorithm)
     if name == "paper":
-        return _paper_other(config, task), budget if algorithm in LIKE_PPGA else Budget(evaluations=600_000)
+        return _paper_other(config, known), budget if algorithm in LIKE_PPGA else Budget(evaluations=600_000)
     if minutes is not None and minutes < SHORT:
         config = replace(config, search=replace(config.search, reward_first=6, first_updates=20))
     config = _laptop_other(config)
@@ -45,8 +49,25 @@ def preset(
 
 SHORT = 15.0
 """Minutes that are too few for a champion: the beginning, for the reward alone, takes a minute then."""
+TUNED = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid", "humanoid-full", "sphere")
+"""Tasks that the settings below were found with."""
 LIKE_PPGA = ("ppga", "ppga-no-measures", "ppo", "ppo-archive", "td3ga")
 """Algorithms whose iterations are those of PPGA."""
+
+
+def _untuned(config: PPGAConfig, task: str | Environment) -> PPGAConfig:
+    """What must fit a task that nobody has looked at: where thresholds begin, and how agents share."""
+    if isinstance(task, str):
+        if not is_known(task):  # a problem of somebody's own
+            return config
+        task = sample(task)
+    agents = len(task.measure_names) + 1
+    environments = -(-config.ppo.environments // agents) * agents
+    return replace(
+        config,
+        ppo=replace(config.ppo, environments=environments),
+        archive=replace(config.archive, threshold_min=task.qd_offset),
+    )
 
 
 def _laptop_other(config: PPGAConfig) -> PPGAConfig:
@@ -104,8 +125,8 @@ def _paper_other(config: PPGAConfig, task: str) -> PPGAConfig:
     if not ALGORITHMS[name].soft:
         config = replace(config, archive=replace(config.archive, alpha=1.0, threshold_min=None))
     if name in ("sep-cma-mae", "cma-maega-td3-es"):  # PPGA's thresholds shut out what does not run yet
-        low = _laptop(task)[0].archive.threshold_min
-        config = replace(config, archive=replace(config.archive, threshold_min=low))
+        low = _laptop(task)[0].archive if task in TUNED else config.archive
+        config = replace(config, archive=replace(config.archive, threshold_min=low.threshold_min))
     one_episode = replace(search, branches=100, episodes=1, judge="mean")
     if name in ("map-elites", "pga-me"):
         config = replace(config, search=one_episode)

@@ -1,36 +1,16 @@
 """Tasks: what is seen, rewarded and measured."""
 
-from typing import Any
+from ppga.tasks.base import Task
+from ppga.tasks.environment import Environment, TaskState
+from ppga.tasks.find import TASKS, find, is_known, make_task, register, robot, sample
+from ppga.tasks.locomotion import Ant, AntOmni, HalfCheetah, Hopper, Humanoid, HumanoidFull, Walker2d
+from ppga.tasks.maze import PointMaze
+from ppga.tasks.others import from_brax, from_gymnasium
 
-from ppga.errors import choose
-from ppga.tasks.base import Task, TaskState
-from ppga.tasks.locomotion import Ant, HalfCheetah, Hopper, Humanoid, HumanoidFull, Walker2d
+__all__ = [
+    "TASKS", "Environment", "Task", "TaskState", "find", "from_brax", "from_gymnasium", "is_known",
+    "make_task", "register", "robot", "sample",
+]  # fmt: skip
 
-__all__ = ["TASKS", "Task", "TaskState", "make_task", "register"]
-
-TASKS: dict[str, type[Task]] = {}
-
-
-def register(task: type[Task]) -> type[Task]:
-    """Make a task known to `make_task` by its name; usable as a class decorator."""
-    TASKS[task.name] = task
-    return task
-
-
-for _task in (HalfCheetah, Walker2d, Hopper, Ant, Humanoid, HumanoidFull):
+for _task in (HalfCheetah, Walker2d, Hopper, Ant, Humanoid, HumanoidFull, AntOmni, PointMaze):
     register(_task)
-
-
-def make_task(name: str, **options: Any) -> Task:
-    """The task of that name.
-
-    Example:
-        >>> task = make_task("ant", physics="mujoco", episode_length=1000, integrator="fast")
-        >>> task.observation_size, task.action_size, task.measure_names[0]
-        (27, 8, 'front left')
-
-    Args:
-        name: one of `TASKS`.
-        **options: see `Task`.
-    """
-    return TASKS[choose("task", name, TASKS)](**options)

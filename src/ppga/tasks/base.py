@@ -1,8 +1,9 @@
-"""What a task is: a model, and a few functions of one body that say what is seen, rewarded and measured."""
+"""What a robot's task is: a model, and functions of one body that say what is seen, rewarded and measured."""
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import jax
@@ -13,56 +14,32 @@ import numpy as np
 from ppga.errors import InputError, at_least_one
 from ppga.physics import Array, Bodies, make_physics, prepare_model, select
 from ppga.physics.models import contact_sensor
+from ppga.tasks.environment import Environment, TaskState
+
+OUTSIDE = 0.1
+"""How far beyond its range a measure may be at the very start, in units of that range."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class TaskState:
-    """n environments after a step (or a reset).
-
-    Attributes:
-        bodies: the simulations.
-        observation: (n, observation_size) what the policy sees next; at the end of an episode the last
-            observation before any reset.
-        reward: (n,) of the last step; 0 where none was taken.
-        proxies: (n, k) Markovian measure proxies delta_i of the last step; 0 where none was taken.
-        terminated: (n,) bool, the episode ended by the task's rule or because its physics diverged.
-        truncated: (n,) bool, the episode ended at the time limit, and only there.
-        diverged: (n,) bool, the episode ended because its physics diverged; that step does not count.
-        steps: (n,) int32, control steps lived in this episode.
-    """
-
-    bodies: Bodies
-    observation: Array
-    reward: Array
-    proxies: Array
-    terminated: Array
-    truncated: Array
-    diverged: Array
-    steps: Array
-
-    @property
-    def finished(self) -> Array:
-        """(n,) bool, the episode is over."""
-        return self.terminated | self.truncated
-
-
-class Task:
-    """Base class of all tasks; `docs/adding-a-task.md` walks through writing one.
+class Task(Environment):
+    """Base class of all robots in MuJoCo; `docs/adding-a-task.md` walks through writing one.
 
     The functions a task defines (`initial`, `observe`, `reward`, `terminated`, and `proxies` if feet are not
     what it measures) are written for **one** body, in JAX; the base class maps them over all environments.
 
     Args:
         physics: engine, "mujoco" or "mjx".
-        episode_length: control steps until an episode is truncated.
+        episode_length: control steps until an episode is truncated; the task's own by default.
         integrator: "fast" (Euler, Newton solver) or "gymnasium" (as the model file says).
         threads: threads of the mujoco engine; all visible cores by default.
         impl: MJX implementation, "jax" or "warp".
     """
 
-    name: ClassVar[str]
+    name: str
     """What `make_task` knows it by."""
+    mjcf: ClassVar[str | Path | None] = None
+    """The robot and its world: MJCF text, or a file of it. Or define `spec`."""
+    usual_length: ClassVar[int] = 1000
+    """Control steps of an episode, unless told otherwise."""
     substeps: ClassVar[int]
     """MuJoCo steps in one control step."""
     feet: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -79,12 +56,14 @@ class Task:
     def __init__(
         self,
         physics: str = "mujoco",
-        episode_length: int = 1000,
+        episode_length: int | None = None,
         integrator: str = "fast",
         threads: int | None = None,
         impl: str = "jax",
     ) -> None:
-        self.episode_length = at_least_one("episode_length", episode_length)
+        self.episode_length = at_least_one(
+            "episode_length", self.usual_length if episode_length is None else episode_length
+        )
         if threads is not None:
             at_least_one("threads", threads)
         self.integrator = integrator
@@ -108,6 +87,8 @@ class Task:
             for geoms in self.feet.values()
         ]
         self.action_size = int(self.model.nu)
+        self.control_dt = float(self.substeps * self.model.opt.timestep)
+        self.control_range = tuple((float(least), float(most)) for least, most in zip(low, high, strict=True))
         self.observation_size = self._check_functions()
 
     def _check_functions(self) -> int:
@@ -133,13 +114,68 @@ class Task:
                 raise InputError(
                     f"{self.name}: {name}() must return shape {shape} for one body, got {result.shape}."
                 )
+        self._check_measures()
         return int(state.observation.shape[1])
+
+    def _check_measures(self) -> None:
+        """Raise an InputError unless measures at a start are numbers within their ranges, or nearly so."""
+        names, ranges = self.measure_names, np.array(self.measure_ranges, float).reshape(-1, 2)
+        if len(ranges) != len(names) or not (ranges[:, 0] < ranges[:, 1]).all():
+            raise InputError(
+                f"{self.name}: measure_ranges must be a pair (low, high) for each of {', '.join(names)}, "
+                f"got {self.measure_ranges}."
+            )
+
+        body = self._sample()
+        proxies, seen = (np.asarray(values, float) for values in (self.proxies(body), self.observe(body)))
+        if not np.isfinite(seen).all():
+            raise InputError(f"{self.name}: observe() gives {seen.tolist()} at the start.")
+        found = np.asarray(self.measures(jnp.asarray(proxies)[None], jnp.ones(1)))
+        if found.shape != (1, len(names)):
+            raise InputError(
+                f"{self.name}: measures() must return shape (n, {len(names)}), got {found.shape}."
+            )
+        for name, value, (low, high) in zip(names, found[0].tolist(), ranges.tolist(), strict=True):
+            slack = OUTSIDE * (high - low)
+            if not low - slack <= value <= high + slack:
+                raise InputError(
+                    f"{self.name}: at the start, {name!r} is {value:g}, which is not within its range "
+                    f"[{low:g}, {high:g}] (all measures: {found[0].tolist()}). Mend proxies(), or widen "
+                    "measure_ranges."
+                )
+
+    def _sample(self) -> Bodies:
+        """One body at a start, by plain MuJoCo."""
+        data = mujoco.MjData(self.model)
+        data.qpos, data.qvel = self.initial(jax.random.key(0))
+        mujoco.mj_forward(self.model, data)
+
+        def read(name: str) -> Array:
+            return jnp.asarray(getattr(data, name), jnp.float32)
+
+        return Bodies(
+            state=None,
+            qpos=read("qpos"),
+            qvel=read("qvel"),
+            sensordata=read("sensordata"),
+            derived={name: read(name) for name in self.derived},
+            change={name: jnp.zeros_like(read(name)) for name in self.changes},
+            diverged=jnp.zeros((), jnp.bool_),
+        )
 
     # What a task says of itself.
 
     def spec(self) -> mujoco.MjSpec:
-        """The robot and its world."""
-        raise NotImplementedError(f"{type(self).__name__} does not define spec()")
+        """The robot and its world; from `mjcf`, unless the task makes it otherwise."""
+        if self.mjcf is None:
+            raise InputError(f"{type(self).__name__} has no robot: give it an mjcf, or define spec().")
+        text = str(self.mjcf)
+        try:
+            if text.lstrip().startswith("<"):
+                return mujoco.MjSpec.from_string(text)
+            return mujoco.MjSpec.from_file(text)
+        except ValueError as error:
+            raise InputError(f"{self.name}: MuJoCo cannot read the robot: {error}") from None
 
     def initial(self, key: Array) -> tuple[Array, Array]:
         """A random start: qpos (nq,), qvel (nv,)."""
@@ -173,16 +209,6 @@ class Task:
         return tuple(self.feet)
 
     @property
-    def measure_ranges(self) -> tuple[tuple[float, float], ...]:
-        """Lower and upper bound of each measure; a share of time lies in [0, 1]."""
-        return ((0.0, 1.0),) * len(self.measure_names)
-
-    @property
-    def archive_shape(self) -> tuple[int, ...]:
-        """Default number of archive cells along each measure: 10, as in the paper."""
-        return (10,) * len(self.measure_names)
-
-    @property
     def qd_offset(self) -> float:
         """What is subtracted from every objective before summing the QD-score.
 
@@ -191,55 +217,35 @@ class Task:
         """
         return self.episode_length * min(0.0, self.worst_idle_reward)
 
-    @property
-    def control_dt(self) -> float:
-        """Seconds of simulated time in one control step."""
-        return float(self.substeps * self.model.opt.timestep)
-
     # What the rest of the program does with a task.
 
+    def callers(self, n: int) -> int:
+        """As many as the engine says."""
+        return self.physics.callers(n)
+
     def for_callers(self, callers: int) -> "Task":
-        """The same task, for so many threads that step environments of their own at the same time."""
+        """The same task, on an engine for so many callers."""
         if callers == 1:
             return self
         shared = copy.copy(self)
         shared.physics = self.physics.for_callers(callers)
         return shared
 
-    def reset(self, key: Array, n: int) -> TaskState:
-        """Place n environments at random starts, by one key or by (n,) keys, one for each."""
-        at_least_one("the number of environments", n)
-        return self._place(key, jnp.ones(n, jnp.bool_))
-
-    def _place(self, key: Array, where: Array) -> TaskState:
-        n = len(where)
-        qpos, qvel = jax.vmap(self.initial)(key if key.ndim else jax.random.split(key, n))
-        bodies = self.physics.reset(qpos, qvel, where)
-        no = jnp.zeros(n, jnp.bool_)
-        return TaskState(
-            bodies=bodies,
-            observation=jax.vmap(self.observe)(bodies),
-            reward=jnp.zeros(n),
-            proxies=jnp.zeros((n, len(self.measure_names))),
-            terminated=bodies.diverged,
-            truncated=no,
-            diverged=bodies.diverged,
-            steps=jnp.zeros(n, jnp.int32),
-        )
+    def pose(self, state: TaskState) -> Array:
+        """Joint positions (n, nq)."""
+        return jnp.asarray(state.bodies.qpos)
 
     def controls(self, action: Array) -> Array:
         """Controls (n, nu) for actions (n, nu): clipped to [-1, 1], scaled to the actuators' range."""
         return self._ctrl_middle + self._ctrl_half * jnp.clip(action, -1.0, 1.0)
 
-    def step(self, state: TaskState, action: Array) -> TaskState:
-        """One control step under actions (n, action_size) in [-1, 1].
+    def _place(self, keys: Array, before: TaskState | None) -> TaskState:
+        where = jnp.ones(len(keys), jnp.bool_) if before is None else before.finished
+        qpos, qvel = jax.vmap(self.initial)(keys)
+        bodies = self.physics.reset(qpos, qvel, where)
+        return self.started(bodies, jax.vmap(self.observe)(bodies), bodies.diverged)
 
-        Finished environments stay as they are, with reward and proxies 0, until `restart`.
-        """
-        action = jnp.asarray(action)
-        expected = (len(state.steps), self.action_size)
-        if action.shape != expected:
-            raise InputError(f"{self.name} takes actions of shape {expected}, got {action.shape}.")
+    def _step(self, state: TaskState, action: Array) -> TaskState:
         active = ~state.finished
         ctrl = self.controls(action)
         bodies = self.physics.step(state.bodies, ctrl, active)
@@ -265,17 +271,3 @@ class Task:
             diverged=state.diverged | bodies.diverged,
         )
         return select(moved, after, still)
-
-    def restart(self, state: TaskState, key: Array) -> TaskState:
-        """Finished environments at new random starts, the others as they are.
-
-        Args:
-            state: of n environments.
-            key: one for all, or (n,), one for each.
-        """
-
-        def fresh(state: TaskState) -> TaskState:
-            return select(state.finished, self._place(key, state.finished), state)
-
-        restarted: TaskState = jax.lax.cond(state.finished.any(), fresh, lambda state: state, state)
-        return restarted

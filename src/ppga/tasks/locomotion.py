@@ -187,3 +187,35 @@ class HumanoidFull(Humanoid):
                 body.derived["qfrc_actuator"][6:],  # without the free joint
             ]
         )
+
+
+class AntOmni(Ant):
+    """The ant, paid for staying healthy and sparing its motors; measured by where it ends up."""
+
+    name = "ant-omni"
+    usual_length = 250
+    feet: ClassVar = {}
+    forward_weight = 0.0
+
+    @property
+    def measure_names(self) -> tuple[str, ...]:
+        """How far it has come."""
+        return ("final x", "final y")
+
+    @property
+    def measure_ranges(self) -> tuple[tuple[float, float], ...]:
+        """Metres from the start; an ant that runs at 2.4 m/s all the time reaches the edge."""
+        return ((-30.0, 30.0),) * 2
+
+    @property
+    def archive_shape(self) -> tuple[int, ...]:
+        """Squares of 3 m."""
+        return (20, 20)
+
+    def proxies(self, body: Bodies) -> Array:
+        """Speed of the torso along x and y."""
+        return body.change["xpos"][1, :2] / self.control_dt
+
+    def measures(self, total: Array, steps: Array) -> Array:  # noqa: ARG002
+        """The way from the start: speeds, summed up."""
+        return total * self.control_dt

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
@@ -16,7 +17,7 @@ from ppga.physics import Array
 from ppga.policies import Policy
 from ppga.rollouts import Recording, record
 from ppga.storage import NumpyArray
-from ppga.tasks import Task
+from ppga.tasks import Environment
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Episode:
         action: (t, a).
         reward: (t,).
         proxies: (t, k).
+        measures: (k,) as just seen.
     """
 
     alone: Archive
@@ -50,6 +52,7 @@ class Episode:
     action: NumpyArray
     reward: NumpyArray
     proxies: NumpyArray
+    measures: list[float]
 
     def __len__(self) -> int:
         """Control steps."""
@@ -59,11 +62,6 @@ class Episode:
     def objective(self) -> float:
         """Return as just seen."""
         return float(self.reward.sum())
-
-    @property
-    def measures(self) -> list[float]:
-        """Measures as just seen."""
-        return [float(value) for value in self.proxies.mean(axis=0)]
 
     def to_csv(self, dt: float, measure_names: tuple[str, ...]) -> str:
         """A row a step: time, reward, measure proxies, action, positions, observation."""
@@ -87,7 +85,7 @@ class Player:
         network: of the policies.
     """
 
-    def __init__(self, task: Task, network: Network) -> None:
+    def __init__(self, task: Environment, network: Network) -> None:
         if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
             raise InputError(
                 f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
@@ -123,11 +121,23 @@ class Player:
         }
         place, turn = self._poses(parts["qpos"])
         archived = float(elite["objective"]), [float(value) for value in elite["measures"]]
-        return Episode(archive.only(cell), which, cell, start, archived, place=place, turn=turn, **parts)
+        total = parts["proxies"].sum(axis=0)[None]
+        measures = [float(value) for value in self.task.measures(total, jnp.array([lived]))[0]]
+        return Episode(
+            archive.only(cell),
+            which,
+            cell,
+            start,
+            archived,
+            place=place,
+            turn=turn,
+            measures=measures,
+            **parts,
+        )
 
     def _poses(self, qpos: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         """Where all bodies (t, bodies, ...) are."""
-        model = self.task.model
+        model = self.task.drawable()
         data = mujoco.MjData(model)  # its own: several may be played at once
         place, turn = np.empty((len(qpos), model.nbody, 3)), np.empty((len(qpos), model.nbody, 4))
         for step, positions in enumerate(qpos):

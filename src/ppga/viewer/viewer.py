@@ -15,7 +15,6 @@ from ppga.archives import Archive
 from ppga.errors import InputError
 from ppga.networks import Network
 from ppga.rendering import Renderer
-from ppga.tasks import TASKS
 from ppga.viewer.player import Episode, Player
 from ppga.viewer.source import ARCHIVED, CORRECTED, Source, cells_of
 from ppga.viewer.stage import Stage, check_slot
@@ -53,7 +52,7 @@ class Viewer:
             task = task_of(archive)
             self.player = Player(task, Network.of(archive.description["network"]))
             first = self.player.play(archive, archive.best(), which=ARCHIVED)
-            stage = Stage(task.model, task.control_dt, self.host, self._stage_port)
+            stage = Stage(task.drawable(), task.control_dt, self.host, self._stage_port)
             stage.show(0, first)
             self.stage = stage
 
@@ -68,7 +67,7 @@ class Viewer:
 
     def _check_playable(self, archive: Archive) -> None:
         name = archive.description["task"]["name"]
-        if archive.description.get("network") is None or name not in TASKS:
+        if archive.description.get("network") is None or name == "sphere":
             raise InputError(f"the solutions of {name} cannot be shown walking.")
 
     def close(self) -> None:

@@ -1,0 +1,462 @@
+"""Other people's environments as tasks: those of Brax and MuJoCo Playground, and those of Gymnasium."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jax.experimental import io_callback
+
+from ppga.errors import InputError, at_least_one
+from ppga.physics import Array, select
+from ppga.storage import NumpyArray
+from ppga.tasks.environment import Environment, TaskState
+
+
+class Foreign(Environment):
+    """What all of them have in common: what is measured is said by whoever brings them in.
+
+    Args:
+        name: what the task is called in files.
+        physics_name: who simulates it.
+        measure_names: of the k measures.
+        measure_ranges: lower and upper bound of each; [0, 1] by default.
+        archive_shape: cells along each measure; 10 by default.
+        qd_offset: subtracted from every objective before summing the QD-score.
+        episode_length: control steps until an episode is truncated.
+    """
+
+    integrator = ""
+
+    def __init__(
+        self,
+        name: str,
+        physics_name: str,
+        measure_names: Sequence[str],
+        measure_ranges: Sequence[tuple[float, float]] | None,
+        archive_shape: Sequence[int] | None,
+        qd_offset: float,
+        episode_length: int,
+    ) -> None:
+        self.name, self.physics_name = name, physics_name
+        self._names = tuple(measure_names)
+        ranges = measure_ranges or [(0.0, 1.0)] * len(self._names)
+        self._ranges = tuple((float(low), float(high)) for low, high in ranges)
+        self._shape = tuple(archive_shape or (10,) * len(self._names))
+        self._offset = float(qd_offset)
+        self.episode_length = at_least_one("episode_length", episode_length)
+        if not len(self._names) == len(self._ranges) == len(self._shape):
+            raise InputError(
+                f"{name}: measure_names, measure_ranges and archive_shape must be of one length, got "
+                f"{self._names}, {self._ranges} and {self._shape}."
+            )
+
+    @property
+    def measure_names(self) -> tuple[str, ...]:
+        """As given."""
+        return self._names
+
+    @property
+    def measure_ranges(self) -> tuple[tuple[float, float], ...]:
+        """As given."""
+        return self._ranges
+
+    @property
+    def archive_shape(self) -> tuple[int, ...]:
+        """As given."""
+        return self._shape
+
+    @property
+    def qd_offset(self) -> float:
+        """As given."""
+        return self._offset
+
+    def check_sample(self, proxies: NumpyArray, wanted: tuple[int, ...]) -> None:
+        """Raise an InputError unless the measure function gave numbers in their ranges for a first step."""
+        if proxies.shape != wanted:
+            raise InputError(
+                f"{self.name}: the measure function must return shape {wanted} for {', '.join(self._names)}, "
+                f"got {proxies.shape}."
+            )
+        low, high = np.array(self._ranges).T
+        if not ((proxies >= low) & (proxies <= high)).all():  # NaN is not
+            raise InputError(
+                f"{self.name}: after a first step the measure function gives {proxies.tolist()}, which is "
+                f"not within {list(self._ranges)}. Mend it, or widen measure_ranges."
+            )
+
+    def moved(
+        self, state: TaskState, bodies: Any, observation: Array, reward: Array, proxies: Array,
+        terminated: Array, truncated: Array,
+    ) -> TaskState:  # fmt: skip
+        """The state after a step of those that were not finished; what is not finite counts as diverged."""
+        active = ~state.finished
+        finite = (
+            jnp.isfinite(observation).all(axis=1) & jnp.isfinite(reward) & jnp.isfinite(proxies).all(axis=1)
+        )
+        lived = active & finite
+        steps = state.steps + lived
+        truncated = truncated | (steps >= self.episode_length)
+        after = TaskState(
+            bodies=bodies,
+            observation=observation,
+            reward=reward,
+            proxies=proxies,
+            terminated=terminated,
+            truncated=truncated & ~terminated,
+            diverged=jnp.zeros_like(finite),
+            steps=steps,
+        )
+        lost = active & ~finite
+        still = replace(
+            state,
+            reward=jnp.zeros_like(state.reward),
+            proxies=jnp.zeros_like(state.proxies),
+            terminated=state.terminated | lost,
+            diverged=state.diverged | lost,
+        )
+        return select(lived, after, still)
+
+
+class BraxTask(Foreign):
+    """An environment with `reset(rng)` and `step(state, action)` of Brax or MuJoCo Playground."""
+
+    def __init__(self, env: Any, measure: Callable[[Any], Array], *common: Any, control_dt: float) -> None:
+        super().__init__(*common)
+        self.env, self.measure = env, measure
+        size = env.observation_size
+        if not isinstance(size, int):
+            raise InputError(f"{self.name}: policies here see a vector of numbers, and it shows {size}.")
+        self.observation_size, self.action_size = size, int(env.action_size)
+        self.control_dt = control_dt
+        self.control_range = ((-1.0, 1.0),) * self.action_size
+        self.model, self._positions = _drawn(env)
+
+        def first(key: Array) -> Array:
+            state = env.step(env.reset(_old(key)), jnp.zeros(self.action_size))
+            return jnp.asarray(measure(state), jnp.float32)
+
+        wanted = (len(self.measure_names),)
+        shape = jax.eval_shape(first, jax.random.key(0)).shape
+        self.check_sample(
+            np.zeros(shape) if shape != wanted else np.asarray(jax.jit(first)(jax.random.key(0))), wanted
+        )
+
+    def pose(self, state: TaskState) -> Array:
+        """Joint positions, if the environment shows them."""
+        return super().pose(state) if self.model is None else jnp.asarray(self._positions(state.bodies))
+
+    def _place(self, keys: Array, before: TaskState | None) -> TaskState:  # noqa: ARG002
+        states = jax.vmap(lambda key: self.env.reset(_old(key)))(keys)
+        return self.started(states, jnp.asarray(states.obs, jnp.float32))
+
+    def _step(self, state: TaskState, action: Array) -> TaskState:
+        after = jax.vmap(self.env.step)(state.bodies, action)
+        done = after.done > 0.5
+        # a wrapper may say which ends are time limits; without one, every end is the task's own
+        cut = (after.info.get("truncation", jnp.zeros_like(after.done)) > 0.5) & done
+        proxies = jax.vmap(self.measure)(after)
+        return self.moved(
+            state, after, jnp.asarray(after.obs, jnp.float32), jnp.asarray(after.reward, jnp.float32),
+            jnp.asarray(proxies, jnp.float32), done & ~cut, cut,
+        )  # fmt: skip
+
+
+def from_brax(
+    env: Any,
+    measure: Callable[[Any], Array],
+    *,
+    name: str,
+    measure_names: Sequence[str],
+    measure_ranges: Sequence[tuple[float, float]] | None = None,
+    archive_shape: Sequence[int] | None = None,
+    qd_offset: float = 0.0,
+    episode_length: int = 1000,
+) -> Environment:
+    """An environment of Brax or MuJoCo Playground as a task; rollouts are compiled whole.
+
+    Example:
+        >>> from mujoco_playground import registry  # doctest: +SKIP
+        >>> swingup = registry.load("CartpoleSwingup")  # doctest: +SKIP
+        >>> task = from_brax(
+        ...     swingup, lambda state: state.data.qpos[:1], name="swingup", measure_names=["cart"],
+        ...     measure_ranges=[(-1.8, 1.8)],
+        ... )  # doctest: +SKIP
+
+    The environment should be a bare one, without wrappers that repeat it, end its episodes or start them
+    again: ends that are not marked as time limits (`info["truncation"]`) count as ends for good, and the time
+    limit is `episode_length`.
+
+    Args:
+        env: has `reset(rng)` and `step(state, action)` for one body, and takes actions in [-1, 1].
+        measure: Markovian measure proxies (k,) of a state of the environment after a step.
+        name: what the task is called in files.
+        measure_names: of the k measures, each the mean of its proxy over an episode.
+        measure_ranges: lower and upper bound of each; [0, 1] by default.
+        archive_shape: cells along each measure; 10 by default.
+        qd_offset: subtracted from every objective before summing the QD-score.
+        episode_length: control steps until an episode is truncated.
+    """
+    for method in ("reset", "step", "observation_size", "action_size"):
+        if not hasattr(env, method):
+            raise InputError(f"{name}: {type(env).__name__} has no {method}, as environments of Brax have.")
+    common = (
+        name, "brax", measure_names, measure_ranges, archive_shape, qd_offset, episode_length,
+    )  # fmt: skip
+    return BraxTask(env, measure, *common, control_dt=float(getattr(env, "dt", math.nan)))
+
+
+def _old(key: Array) -> Array:
+    """A key as these packages know them; states with such keys can be written to files."""
+    return jax.random.key_data(key)
+
+
+def _drawn(env: Any) -> tuple[mujoco.MjModel | None, Callable[[Any], Array]]:
+    """The model of an environment and where its positions are, if it has one."""
+    if isinstance(getattr(env, "mj_model", None), mujoco.MjModel):
+        return env.mj_model, lambda state: state.data.qpos
+    model = getattr(getattr(env, "sys", None), "mj_model", None)
+    return (model if isinstance(model, mujoco.MjModel) else None), lambda state: state.pipeline_state.q
+
+
+KEPT = 3
+"""Vector environments of one size that are kept; more are never used at once."""
+
+
+class _Worlds:
+    """Vector environments, which live outside of JAX; states hold handles of them.
+
+    Such an environment cannot be copied: who steps a copy of a state moves the original on. A state that has
+    been left behind that way (or that comes from a file) is *lost*: its episodes are cut off, and new ones
+    begun. A handle is a row (world, ticket); it is good while the world's ticket is that one.
+    """
+
+    def __init__(self, make: Callable[[int], Any], measure: Callable[..., Any], k: int) -> None:
+        self.make, self.measure, self.k = make, measure, k
+        self._numbers = itertools.count(random.SystemRandom().randrange(2**30))
+        self._worlds: dict[int, Any] = {}  # the least recently used first
+        self._tickets: dict[int, int] = {}
+
+    def open(self, seeds: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+        """Handles and observations of n new episodes."""
+        n = len(seeds)
+        same = [number for number, world in self._worlds.items() if world.num_envs == n]
+        world = self._worlds.pop(same[0]) if len(same) >= KEPT else self.make(n)
+        number = next(self._numbers)
+        self._worlds[number], self._tickets[number] = world, 0
+        observation, _ = world.reset(seed=_seeds(seeds))
+        return self._handles(number), _flat(observation)
+
+    def again(
+        self, handles: NumpyArray, where: NumpyArray, seeds: NumpyArray
+    ) -> tuple[NumpyArray, NumpyArray]:
+        """New episodes where they are asked for."""
+        number, good = self._of(handles, seeds)
+        if not (good | where).all():  # left behind: whatever it was in the middle of is over
+            where = np.ones_like(where)
+            self._tickets[number] += 1
+        observation, _ = self._worlds[number].reset(seed=_seeds(seeds), options={"reset_mask": where})
+        return self._handles(number), _flat(observation)
+
+    def step(self, handles: NumpyArray, action: NumpyArray, active: NumpyArray) -> tuple[NumpyArray, ...]:
+        """Handles, observations, rewards, proxies, terminated, truncated, and which were lost."""
+        number, good = self._of(handles, np.arange(len(handles)))
+        world = self._worlds[number]
+        lost = active & ~good
+        idle = lost | ~active  # these begin anew, so that they can be stepped along with the others
+        if idle.any():
+            world.reset(seed=_seeds(np.arange(len(handles))), options={"reset_mask": idle})
+        observation, reward, terminated, truncated, info = world.step(action)
+        proxies = np.asarray(self.measure(observation, action, info), np.float32).reshape(
+            len(handles), self.k
+        )
+        self._tickets[number] += 1
+        return (
+            self._handles(number), _flat(observation), np.asarray(reward, np.float32), proxies,
+            np.asarray(terminated, bool), np.asarray(truncated, bool), lost,
+        )  # fmt: skip
+
+    def _of(self, handles: NumpyArray, seeds: NumpyArray) -> tuple[int, NumpyArray]:
+        """The world that most rows belong to, and for which rows that is still true."""
+        numbers, counts = np.unique(handles[:, 0], return_counts=True)
+        known = [(count, int(number)) for count, number in zip(counts, numbers, strict=True)
+                 if number in self._worlds]  # fmt: skip
+        if not known:
+            fresh, _ = self.open(seeds)
+            return int(fresh[0, 0]), np.zeros(len(handles), bool)
+        number = max(known)[1]
+        self._worlds[number] = self._worlds.pop(number)  # the most recently used is the last
+        return number, (handles == [number, self._tickets[number]]).all(axis=1)
+
+    def _handles(self, number: int) -> NumpyArray:
+        row = np.array([number, self._tickets[number]], np.int32)
+        return np.tile(row, (self._worlds[number].num_envs, 1))
+
+
+def _shape(shape: tuple[int, ...], kind: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, kind)  # type: ignore[no-untyped-call]
+
+
+def _seeds(values: NumpyArray) -> list[int]:
+    return [int(value) for value in values]
+
+
+def _flat(observation: Any) -> NumpyArray:
+    values = np.asarray(observation, np.float32)
+    return values.reshape(len(values), -1)
+
+
+class GymnasiumTask(Foreign):
+    """Vector environments of Gymnasium, stepped from inside of jitted code."""
+
+    def __init__(self, make: Callable[[int], Any], measure: Callable[..., Any], *common: Any) -> None:
+        super().__init__(*common)
+        sample = make(1)
+        mode = str(sample.metadata.get("autoreset_mode"))
+        if not mode.upper().endswith("DISABLED"):
+            raise InputError(
+                f"{self.name}: make its vector environments with autoreset_mode=AutoresetMode.DISABLED, not "
+                f"{mode}: episodes are begun again by whoever steps them."
+            )
+        from gymnasium.spaces import Box
+
+        sees, acts = sample.single_observation_space, sample.single_action_space
+        if not isinstance(sees, Box) or not isinstance(acts, Box) or not acts.is_bounded():
+            raise InputError(
+                f"{self.name}: observations and actions must be Boxes, and actions bounded; got {sees} and "
+                f"{acts}."
+            )
+        self.observation_size, self.action_size = math.prod(sees.shape), math.prod(acts.shape)
+        low, high = acts.low.ravel(), acts.high.ravel()
+        self.control_range = tuple((float(least), float(most)) for least, most in zip(low, high, strict=True))
+        self.control_dt = float(getattr(getattr(sample, "unwrapped", sample), "dt", math.nan) or math.nan)
+        if math.isnan(self.control_dt) and getattr(sample, "envs", None):
+            self.control_dt = float(getattr(sample.envs[0].unwrapped, "dt", math.nan))
+        self._low, self._span = low.astype(np.float32), (high - low).astype(np.float32)
+        self._form = acts.shape
+        self._worlds = _Worlds(make, measure, len(self.measure_names))
+        sample.reset(seed=0)
+        action = self._controls(np.zeros((1, self.action_size), np.float32))
+        seen, _, _, _, info = sample.step(action)
+        self.check_sample(np.asarray(measure(seen, action, info), float), (1, len(self.measure_names)))
+        sample.close()
+
+    def _controls(self, action: NumpyArray) -> NumpyArray:
+        controls = self._low + (np.asarray(action) + 1) / 2 * self._span
+        return np.asarray(controls.reshape(-1, *self._form))
+
+    def _place(self, keys: Array, before: TaskState | None) -> TaskState:
+        seeds = jax.vmap(lambda key: jax.random.bits(key) >> 1)(keys)
+        n = len(keys)
+        shapes = (
+            _shape((n, 2), jnp.int32),
+            _shape((n, self.observation_size), jnp.float32),
+        )
+
+        def begin(seeds: Any) -> Any:
+            return self._worlds.open(np.asarray(seeds))
+
+        def again(handles: Any, where: Any, seeds: Any) -> Any:
+            return self._worlds.again(np.asarray(handles), np.asarray(where), np.asarray(seeds))
+
+        if before is None:
+            handles, observation = io_callback(begin, shapes, seeds)
+        else:
+            handles, observation = io_callback(again, shapes, before.bodies, before.finished, seeds)
+        return self.started(handles, observation)
+
+    def _step(self, state: TaskState, action: Array) -> TaskState:
+        n, k = len(state.steps), len(self.measure_names)
+        flag, number = _shape((n,), jnp.bool_), _shape((n,), jnp.float32)
+        shapes = (
+            _shape((n, 2), jnp.int32),
+            _shape((n, self.observation_size), jnp.float32),
+            number, _shape((n, k), jnp.float32), flag, flag, flag,
+        )  # fmt: skip
+
+        def step(handles: Any, action: Any, active: Any) -> Any:
+            controls = self._controls(np.asarray(action))
+            return self._worlds.step(np.asarray(handles), controls, np.asarray(active))
+
+        handles, observation, reward, proxies, terminated, truncated, lost = io_callback(
+            step, shapes, state.bodies, action, ~state.finished
+        )
+        after = self.moved(state, handles, observation, reward, proxies, terminated, truncated)
+        cut = replace(
+            state,
+            bodies=handles,
+            reward=jnp.zeros_like(reward),
+            proxies=jnp.zeros_like(proxies),
+            truncated=~state.terminated & (state.truncated | lost),
+        )
+        # all rows share the handle of their world, also those that were not stepped
+        return replace(select(lost, cut, after), bodies=handles)
+
+
+def from_gymnasium(
+    make: str | Callable[[int], Any],
+    measure: Callable[..., Any],
+    *,
+    measure_names: Sequence[str],
+    name: str = "",
+    measure_ranges: Sequence[tuple[float, float]] | None = None,
+    archive_shape: Sequence[int] | None = None,
+    qd_offset: float = 0.0,
+    episode_length: int = 1000,
+    **options: Any,
+) -> Environment:
+    """An environment of Gymnasium as a task. Slower than a `Task` of ours: every step is one of Python's.
+
+    Example:
+        >>> def upright(observation, action, info):
+        ...     return abs(observation[:, 1:2]) < 0.05
+        >>> task = from_gymnasium("InvertedPendulum-v5", upright, measure_names=["upright"])
+        >>> task.observation_size, task.control_range
+        (4, ((-3.0, 3.0),))
+
+    Its environments cannot be copied or written to files: a resumed run begins new episodes, and is not
+    exactly what it would have been.
+
+    Args:
+        make: name of a registered environment, or a function that makes a vector environment of n, with
+            autoreset_mode=DISABLED.
+        measure: Markovian measure proxies (n, k) of a step, from the observations (n, ...) after it, the
+            actions (n, ...) and the infos (a dictionary of arrays).
+        measure_names: of the k measures, each the mean of its proxy over an episode.
+        name: what the task is called in files; that of the registered environment by default.
+        measure_ranges: lower and upper bound of each; [0, 1] by default.
+        archive_shape: cells along each measure; 10 by default.
+        qd_offset: subtracted from every objective before summing the QD-score.
+        episode_length: control steps until an episode is truncated, unless the environment does so earlier.
+        **options: for `gymnasium.make_vec`, with a registered environment.
+    """
+    if isinstance(make, str):
+        registered, name = make, name or make
+        make = _maker(registered, options)
+    elif options:
+        raise InputError(f"options are for registered environments, got {', '.join(options)}.")
+    if not name:
+        raise InputError("what is the task called? name=...")
+    common = (
+        name, "gymnasium", measure_names, measure_ranges, archive_shape, qd_offset, episode_length,
+    )  # fmt: skip
+    return GymnasiumTask(make, measure, *common)
+
+
+def _maker(registered: str, options: dict[str, Any]) -> Callable[[int], Any]:
+    import gymnasium
+    from gymnasium.vector import AutoresetMode
+
+    mode = {"vectorization_mode": "sync"} | options
+    kept = {"autoreset_mode": AutoresetMode.DISABLED} | mode.pop("vector_kwargs", {})
+    try:
+        gymnasium.spec(registered)
+    except gymnasium.error.Error as error:
+        raise InputError(f"Gymnasium: {error}") from None
+    return lambda n: gymnasium.make_vec(registered, n, vector_kwargs=dict(kept), **mode)

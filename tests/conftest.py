@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import jax
 import numpy as np
 import pytest
 
@@ -16,6 +17,10 @@ from ppga.tasks import Task, robot
 # no deadlines: how long an example takes says more about the machine than about the code
 hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
+
+# Tests mostly wait for XLA, and what it compiles runs but a moment: without most optimisations they take two
+# thirds of the time. Commands in processes of their own are compiled as users have them.
+jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
 
 TIMES = ("wall_time", "steps_per_second", "times")
 NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid-full")

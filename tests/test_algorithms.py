@@ -33,6 +33,7 @@ from ppga.runs.display import Lines
 from ppga.runs.loop import make_algorithm
 from ppga.strategies import CMAES
 from ppga.strategies.plain import load_plain_state, plain_state
+from ppga.viewer.player import Player
 
 from conftest import lines, same_runs
 
@@ -130,6 +131,9 @@ def test_what_it_leaves_can_be_used(learnt: Path) -> None:
     expected = np.clip(policy.mean_action(network, jax.numpy.asarray(seen)), -1, 1)
     np.testing.assert_allclose(act(seen), expected, rtol=1e-4, atol=1e-5)
     assert act(seen).shape == (7, task.action_size)
+    shown = Player(task, network).play(archive, archive.best())
+    assert 1 <= len(shown) <= 20
+    assert np.isfinite(shown.objective)
 
 
 def test_what_is_remembered_is_what_policies_saw_and_did() -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ppga.version import __version__
 
 if TYPE_CHECKING:
+    from ppga.adaptation import adapt
     from ppga.algorithms import NetworkConfig, SearchConfig
+    from ppga.analysis.proxies import check_proxies
     from ppga.archives import Archive, ArchiveConfig, load_archive
     from ppga.errors import InputError
     from ppga.learners.vppo import PPOConfig
@@ -24,13 +26,19 @@ if TYPE_CHECKING:
         resume,
         train,
     )
-    from ppga.tasks import TASKS, Task, TaskState, make_task
+    from ppga.tasks import TASKS, Environment, Task, TaskState, damaged, from_brax, from_gymnasium, make_task
 
 _HOMES = {
     "InputError": "ppga.errors",
     "TASKS": "ppga.tasks",
     "Task": "ppga.tasks",
     "TaskState": "ppga.tasks",
+    "Environment": "ppga.tasks",
+    "damaged": "ppga.tasks",
+    "from_brax": "ppga.tasks",
+    "from_gymnasium": "ppga.tasks",
+    "adapt": "ppga.adaptation",
+    "check_proxies": "ppga.analysis.proxies",
     "make_task": "ppga.tasks",
     "Archive": "ppga.archives",
     "ArchiveConfig": "ppga.archives",
@@ -54,6 +62,7 @@ __all__ = [
     "Archive",
     "ArchiveConfig",
     "Budget",
+    "Environment",
     "InputError",
     "Iteration",
     "KeepingConfig",
@@ -66,6 +75,11 @@ __all__ = [
     "Task",
     "TaskState",
     "__version__",
+    "adapt",
+    "check_proxies",
+    "damaged",
+    "from_brax",
+    "from_gymnasium",
     "load_archive",
     "make_task",
     "preset",

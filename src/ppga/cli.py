@@ -17,7 +17,7 @@ from ppga import machine
 from ppga.errors import InputError, at_least_one, choose
 
 console = Console()
-BENCHMARKS = ("physics", "vppo", "iteration")
+BENCHMARKS = ("physics", "vppo", "iteration", "view")
 
 
 OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
@@ -211,6 +211,78 @@ def export(
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
     console.print(f"{files[0] if len(files) == 1 else f'{len(files)} policies in {output}'}", soft_wrap=True)
+
+
+def adapt(
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")],
+    damage: tuple[str, ...] = (),
+    trials: int = 15,
+    episodes: int = 10,
+    seed: int = 0,
+    output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("adaptation.png"),
+    task: OwnTask = None,
+) -> None:
+    """Break the robot, and find in a handful of trials an elite that still works.
+
+    Example: ppga adapt runs/walker --damage weak:foot_joint:0.2 friction:0.5
+
+    The archive is the prior: a trial of one elite tells about those that behave alike, and the next trial is
+    the one that promises most. Beside it: the archive's best elite, and elites tried at random.
+
+    Args:
+        run: a run's folder, an archive's folder, or an archive's file.
+        damage: lock:JOINT, weak:JOINT:FACTOR, mass:BODY:FACTOR, friction:FACTOR; several may be given.
+        trials: at most; an episode each.
+        episodes: by which all elites are judged on the broken robot, to tell how well it went.
+        seed: of the episodes' starts.
+        output: picture of reward over trials; the figures go beside it, as JSON.
+        task: where the robot is, FILE.py:CLASS, if it is one of your own.
+    """
+    at_least_one("--trials", trials)
+    at_least_one("--episodes", episodes)
+    machine.check_devices()
+    _know(task)
+    from rich.progress import Progress
+
+    from ppga.adaptation import draw, recover
+    from ppga.analysis import plots
+    from ppga.analysis.corrected import task_of
+    from ppga.archives import load_archive
+    from ppga.storage import write_json
+    from ppga.tasks import Task, damaged
+
+    archive = load_archive(run, mapped=True)
+    robot = task_of(archive)
+    if not isinstance(robot, Task):
+        raise InputError(f"{robot.name} is not simulated by MuJoCo here, and cannot be broken.")
+    broken = damaged(robot, damage)
+    with Progress(console=console) as progress:
+        bar = progress.add_task(f"{len(archive)} elites on the broken robot", total=len(archive))
+        found = recover(
+            archive, broken, trials, episodes, seed, lambda done, _: progress.update(bar, completed=done)
+        )
+    trial = found.adaptation
+    table = Table(box=SIMPLE, caption=f"rewards: means over {episodes} episodes, but for trials")
+    for heading in ("trial", "cell", "gave", "best so far", "tried at random"):
+        table.add_column(heading, justify="right")
+    for number, cell in enumerate(trial.cells):
+        table.add_row(
+            str(number + 1), str(cell), f"{trial.seen[number]:,.0f}", f"{found.adapted[number]:,.0f}",
+            f"{found.random[number]:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"The best elite gave the whole robot {found.whole:,.0f} and gives the broken one "
+        f"{found.champion:,.0f}. After {len(trial.cells)} trials, the elite of cell {trial.best} gives it "
+        f"{found.adapted[-1]:,.0f}; the best there is, {found.possible:,.0f}.",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    try:
+        plots.save(draw(found, ", ".join(damage)), output)
+        write_json(output.with_suffix(".json"), {"damage": list(damage), **found.to_json()})
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot write to {output}: {error}.") from None
+    console.print(f"{output}", soft_wrap=True)
 
 
 def compare(
@@ -414,6 +486,7 @@ def bench(
     steps: int = 50,
     rounds: int = 5,
     threads: int | None = None,
+    compare: bool = False,
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
     """Measure speed on this machine, as ratios within one run.
@@ -422,14 +495,15 @@ def bench(
 
     Args:
         what: physics (control steps/s of the engines beside the bare library), vppo (training and judging
-            steps/s beside what physics and updates alone would allow) or iteration (what PPGA spends on
-            anything but simulating and learning).
+            steps/s beside what physics and updates alone would allow), iteration (what PPGA spends on
+            anything but simulating and learning) or view (how long a click in the viewer takes).
         task: a task, or all.
         preset: settings of vppo and iteration.
         environments: how many run at once; 1,024 for physics, the preset's for vppo.
         steps: control steps in one timed call.
         rounds: how often each thing is timed, or iterations; medians are reported.
         threads: threads of MuJoCo, here and in the bare library; all visible cores by default.
+        compare: with physics, measure MJX, Brax and Gymnasium too, where they are installed; takes minutes.
         json: also write the results to this file.
     """
     choose("benchmark", what, BENCHMARKS)
@@ -452,11 +526,15 @@ def bench(
             if what == "physics":
                 from ppga.bench.physics import bench_physics
 
-                new = bench_physics(name, environments or 1024, steps, rounds, threads)
+                new = bench_physics(name, environments or 1024, steps, rounds, threads, compare)
             elif what == "vppo":
                 from ppga.bench.learning import bench_vppo
 
                 new = bench_vppo(name, preset, environments, steps, rounds, threads)
+            elif what == "view":
+                from ppga.bench.viewer import bench_view
+
+                new = bench_view(name, rounds)
             else:
                 from ppga.bench.learning import bench_iteration
 
@@ -486,6 +564,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
     words = sys.argv[1:]
+    if words[:1] == ["train"]:  # the task may be given by name as elsewhere
+        words = [word.removeprefix("--task=") for word in words if word != "--task"]
     try:
         tyro.extras.subcommand_cli_from_dict(
             {
@@ -495,6 +575,7 @@ def main() -> None:
                 "evaluate": evaluate,
                 "view": view,
                 "export": export,
+                "adapt": adapt,
                 "study": study,
                 "demo": demo,
                 "tasks": tasks,
@@ -503,6 +584,7 @@ def main() -> None:
                 "bench": bench,
             },
             prog="ppga",
+            args=words,
             description="Quality-diversity reinforcement learning: archives of good, different policies.",
         )
     except InputError as error:

@@ -92,10 +92,11 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
             task = old_task if task is None else task
         if task is None:
             raise InputError(f"which task? One of {', '.join(TASKS)}, FILE.py:NAME; or --resume RUN.")
-        task = task if task == "sphere" else find(task)
-        if resume is None and task != guess:  # another word looked like a task
-            tyro.cli(command(words, console, task), args=list(words), prog="ppga train")
-            return
+        if resume is None:
+            task = task if task == "sphere" else find(task)
+            if task != guess:  # another word looked like a task
+                tyro.cli(command(words, console, task), args=list(words), prog="ppga train")
+                return
         choose("preset", preset, PRESETS)
         machine.check_devices()
         if dry_run or (preset == "paper" and resume is None):

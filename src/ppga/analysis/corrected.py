@@ -10,6 +10,7 @@ import numpy as np
 
 from ppga.analysis import metrics
 from ppga.archives import Archive
+from ppga.archives.files import best_of_each
 from ppga.errors import InputError, at_least_one
 from ppga.policies import Network, Policy
 from ppga.rollouts import Judge
@@ -99,12 +100,22 @@ def evaluate(
         task: what they play; made from the archive's description by default.
         progress: called with how many elites are done, of how many.
     """
+    task = task or task_of(archive, physics)
+    objectives, measures = play_all(archive, task, episodes, seed, progress)
+    return _summary(archive, objectives, measures, task.physics_name)
+
+
+def play_all(
+    archive: Archive,
+    task: Environment,
+    episodes: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> tuple[NumpyArray, NumpyArray]:
+    """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where physics diverged."""
     at_least_one("episodes", episodes)
-    if archive.description.get("network") is None:
-        raise InputError(f"the solutions of {archive.description['task']['name']} are not policies.")
     if not len(archive):
         raise InputError("the archive is empty.")
-    task = task or task_of(archive, physics)
     network = Network.of(archive.description["network"])
     if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
         raise InputError(
@@ -125,7 +136,7 @@ def evaluate(
         objectives.append(np.where(diverged, np.nan, np.asarray(scores.objective)[:new]))
         measures.append(np.asarray(scores.measures)[:new])
         progress(min(first + together, len(archive)), len(archive))
-    return _summary(archive, np.concatenate(objectives), np.concatenate(measures), task.physics_name)
+    return np.concatenate(objectives), np.concatenate(measures)
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:
@@ -201,6 +212,8 @@ class Rows:
 def task_of(archive: Archive, physics: str | None = None) -> Environment:
     """The task an archive was made on, possibly on another engine."""
     made = archive.description["task"]
+    if archive.description.get("network") is None:
+        raise InputError(f"the solutions of {made['name']} are not policies.")
     if not is_known(made["name"]):
         raise InputError(
             f"{made['name']} is a task of your own: give it by --task FILE.py:NAME, or task=... in Python."
@@ -220,11 +233,7 @@ def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, phy
     finite = np.isfinite(objective) & np.isfinite(place).all(axis=1)
     new_index = np.full(len(objective), -1)
     new_index[finite] = archive.cells_of(place[finite])
-    # by cell, and within a cell the best first; the first of each cell stays
-    order = np.lexsort((-objective, new_index))
-    order = order[new_index[order] >= 0]
-    _, firsts = np.unique(new_index[order], return_index=True)
-    rows = order[firsts]
+    rows = best_of_each(new_index, objective)
     elites: dict[str, Any] = {name: Rows(values, rows) for name, values in archive.elites.items()}
     elites |= {
         "index": new_index[rows].astype(np.int32),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ribs.archives import CVTArchive, GridArchive
 
-from ppga.errors import InputError
+from ppga.errors import InputError, import_extra
 from ppga.networks import Network
 from ppga.storage import NumpyArray, read_tensors, write_tensors
 
@@ -24,6 +24,11 @@ FORMAT, FORMAT_VERSION = "ppga archive", 1
 PLACES = ("archive/archive.safetensors", "archive.safetensors")
 """Where `load_archive` looks in a folder: that of a run, or the archive's own."""
 MAIN_FIELDS = ("index", "solution", "objective", "measures")
+NEEDED = (
+    "solution", "objective", "measures", "log_std", "observation_mean", "observation_variance",
+    "observation_count",
+)  # fmt: skip
+"""Of an elite, what it cannot be run without; if others of its archive have it."""
 Cell = int | Sequence[int]
 """A cell's number, or its place along each measure of a grid."""
 
@@ -141,10 +146,23 @@ class Archive:
         chosen = {name: values[rows] for name, values in self.elites.items()}
         return Archive(self.description, chosen, self.centroids)
 
-    def to_pandas(self) -> "pandas.DataFrame":
-        """A row an elite: its cell, objective and measures (not the solutions)."""
+    def to_pandas(self, whole: bool = False) -> "pandas.DataFrame":
+        """A row an elite: its cell, objective and measures.
+
+        Args:
+            whole: with solutions and all else that is a number or a row of them, in pyribs' columns
+                (solution_0, ..., measures_0, ...), for `from_pandas`.
+        """
         import pandas
 
+        if whole:
+            parts = {}
+            for name, values in self.elites.items():
+                if values.ndim == 1:
+                    parts[name] = np.asarray(values)
+                elif values.ndim == 2:
+                    parts |= dict(zip(_columns(name, values), np.asarray(values).T, strict=True))
+            return pandas.DataFrame(parts)
         columns = {"index": self.elites["index"], "objective": self.elites["objective"]}
         for number, name in enumerate(self.measure_names):
             columns[name] = self.elites["measures"][:, number]
@@ -161,6 +179,62 @@ class Archive:
         if len(self):
             archive.add(**{name: values for name, values in self.elites.items() if name != "index"})
         return archive
+
+    def to_qdax(self) -> Any:
+        """QDax' `MapElitesRepertoire` with the same elites, in the order of QDax' own grid (needs qdax).
+
+        Genotypes are the flat solutions (d); what else is kept with elites comes as extra scores.
+        """
+        qdax = import_extra("qdax.core.containers.mapelites_repertoire", "qdax")
+        low, high = (list(bounds) for bounds in zip(*self.ranges, strict=True))
+        centroids = self.centroids
+        if centroids is None:
+            centroids = np.asarray(qdax.compute_euclidean_centroids(self.shape, low, high))
+        self._not_empty()
+        main = {name: np.asarray(self.elites[name]) for name in MAIN_FIELDS}
+        extra = {name: np.asarray(values) for name, values in self.elites.items() if name not in MAIN_FIELDS}
+        return qdax.MapElitesRepertoire.init(
+            main["solution"], main["objective"][:, None], main["measures"], centroids,
+            extra_scores=extra, keys_extra_scores=tuple(extra),
+        )  # fmt: skip
+
+    def filled(self, rows: Mapping[str, NumpyArray]) -> "Archive":
+        """The same archive with other elites: of those that land in one cell, the best.
+
+        Args:
+            rows: name -> array with one row an elite: what this archive's have, but for index; and without
+                what is only needed to learn on from them, if need be.
+        """
+        missing = sorted({*self.elites} & {*NEEDED} - {*rows})
+        if missing:
+            raise InputError(f"elites of this archive have {', '.join(missing)}, and these have not.")
+        objective = np.asarray(rows["objective"])
+        cells = self.cells_of(np.asarray(rows["measures"]).reshape(len(objective), -1))
+        chosen = best_of_each(cells, objective)
+        elites = {
+            name: np.asarray(rows[name])[chosen].reshape(-1, *values.shape[1:]).astype(values.dtype)
+            for name, values in self.elites.items()
+            if name != "index" and name in rows
+        }
+        elites["index"] = cells[chosen].astype(np.int32)
+        made = Archive(self.description, elites, self.centroids)
+        _check(made, Path("these elites"))
+        return made
+
+    def from_ribs(self, archive: Any) -> "Archive":
+        """The same archive with the elites of a pyribs archive, which has the fields that `to_ribs` gives."""
+        return self.filled({name: np.asarray(values) for name, values in archive.data().items()})
+
+    def from_pandas(self, frame: "pandas.DataFrame") -> "Archive":
+        """The same archive with the elites of a data frame as pyribs makes them: objective, solution_0,
+        solution_1, ..., measures_0, ....
+        """
+        rows = {}
+        for name, values in self.elites.items():
+            columns = [name] if values.ndim == 1 else _columns(name, values)
+            if values.ndim <= 2 and set(columns) <= set(frame.columns):
+                rows[name] = frame[columns].to_numpy().reshape(len(frame), *values.shape[1:])
+        return self.filled(rows)
 
     def cells_of(self, measures: NumpyArray) -> NumpyArray:
         """Cells (n,) that measures (n, k) fall into; beyond the ranges, the outermost."""
@@ -228,6 +302,19 @@ class Agent:
         """Controls (..., a) for observations (..., o), in the actuators' range; and the state, as it was."""
         low, high = self.control_range.T
         return low + (self.policy(np.asarray(observation)) + 1) / 2 * (high - low), state
+
+
+def _columns(name: str, values: NumpyArray) -> list[str]:
+    """What pyribs calls the columns of a field (n, d)."""
+    return [f"{name}_{number}" for number in range(values.shape[1])]
+
+
+def best_of_each(cells: NumpyArray, objective: NumpyArray) -> NumpyArray:
+    """Rows of the best in each cell, by cell; who is in none (-1) is left out."""
+    order = np.lexsort((-objective, cells))  # by cell, and within a cell the best first
+    order = order[cells[order] >= 0]
+    _, firsts = np.unique(cells[order], return_index=True)
+    return np.asarray(order[firsts])
 
 
 def find_archive(path: str | os.PathLike[str]) -> Path:

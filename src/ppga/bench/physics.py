@@ -15,17 +15,22 @@ from ppga.machine import installed, visible_cores
 from ppga.physics import Array, Bodies
 from ppga.physics.mujoco_engine import silent
 from ppga.policies import apply_mlp, init_mlp
-from ppga.tasks import Task, TaskState, robot
+from ppga.tasks import Environment, Task, TaskState, from_gymnasium, robot
 
 RUNNING, ALL = 16, 256
 """How many environments of how many run when the cost of finished ones is measured."""
 BRAX_BACKENDS = ("spring", "generalized")
+GYMNASIUM = {
+    "halfcheetah": "HalfCheetah-v5", "walker2d": "Walker2d-v5", "hopper": "Hopper-v5", "ant": "Ant-v5",
+    "humanoid": "Humanoid-v5",
+}  # fmt: skip
+"""Robots that Gymnasium and Brax have too."""
 
 
 def bench_physics(
-    name: str, environments: int, steps: int, rounds: int, threads: int | None = None
+    name: str, environments: int, steps: int, rounds: int, threads: int | None = None, compare: bool = False
 ) -> list[Result]:
-    """All figures of one task."""
+    """All figures of one task; those of other people's simulators only for comparison, they take minutes."""
     task = robot(name, threads=threads)
     candidates = {
         "mujoco.batch": bare(task, environments, steps, threads),
@@ -33,12 +38,8 @@ def bench_physics(
         f"{RUNNING} alone": partly_finished(task, RUNNING, RUNNING, 4 * steps),
         "finished": partly_finished(task, ALL, RUNNING, 4 * steps),
     }
-    few = max(1, steps // 25)  # the others are slower on a CPU
-    if installed("mujoco.mjx"):
-        candidates["mjx"] = through_jax(robot(name, physics="mjx"), environments, few)
-    if installed("brax"):
-        for backend in BRAX_BACKENDS:
-            candidates[f"brax-{backend}"] = brax(name, backend, environments, few)
+    if compare:
+        candidates |= others(name, environments, max(1, steps // 25))  # they are slower on a CPU
     measured = rates(candidates, rounds)
 
     def result(what: str, against: str | None = None, called: str | None = None) -> Result:
@@ -50,8 +51,24 @@ def bench_physics(
         result("physics", "mujoco.batch"),
         result("finished", f"{RUNNING} alone", f"{RUNNING} alone, not of {ALL}"),
     ]
-    others = [what for what in measured if what == "mjx" or what.startswith("brax")]
-    return results + [result(what, "physics", f"physics/{name}") for what in others]
+    strange = [what for what in measured if what == "mjx" or what.startswith(("brax", "gymnasium"))]
+    return results + [result(what, "physics", f"physics/{name}") for what in strange]
+
+
+def others(name: str, environments: int, steps: int) -> dict[str, Callable[[], int]]:
+    """Other simulators that are installed and have the robot."""
+    found = {}
+    if installed("mujoco.mjx"):
+        found["mjx"] = through_jax(robot(name, physics="mjx"), environments, steps)
+    if name in GYMNASIUM:
+        task = from_gymnasium(
+            GYMNASIUM[name], lambda seen, *_: np.zeros((len(seen), 1)), measure_names=["none"]
+        )
+        found["gymnasium"] = through_jax(task, environments, steps)
+        if installed("brax"):
+            for backend in BRAX_BACKENDS:
+                found[f"brax-{backend}"] = brax(name, backend, environments, steps)
+    return found
 
 
 def bare(
@@ -86,7 +103,7 @@ def bare(
     return work
 
 
-def through_jax(task: Task, n: int, steps: int) -> Callable[[], int]:
+def through_jax(task: Environment, n: int, steps: int) -> Callable[[], int]:
     """The whole task from a jitted scan, a policy in the loop.
 
     The policy's actions are overlaid with noise as large as their range, and no episode ends, so that the

@@ -1,6 +1,7 @@
 """Tasks: what is seen, rewarded and measured."""
 
 from ppga.tasks.base import Task
+from ppga.tasks.damage import damaged
 from ppga.tasks.environment import Environment, TaskState
 from ppga.tasks.find import TASKS, find, is_known, make_task, register, robot, sample
 from ppga.tasks.locomotion import Ant, AntOmni, HalfCheetah, Hopper, Humanoid, HumanoidFull, Walker2d
@@ -8,7 +9,7 @@ from ppga.tasks.maze import PointMaze
 from ppga.tasks.others import from_brax, from_gymnasium
 
 __all__ = [
-    "TASKS", "Environment", "Task", "TaskState", "find", "from_brax", "from_gymnasium", "is_known",
+    "TASKS", "Environment", "Task", "TaskState", "damaged", "find", "from_brax", "from_gymnasium", "is_known",
     "make_task", "register", "robot", "sample",
 ]  # fmt: skip
 

@@ -66,7 +66,7 @@ class Task(Environment):
         )
         if threads is not None:
             at_least_one("threads", threads)
-        self.integrator = integrator
+        self.integrator, self.threads, self.impl = integrator, threads, impl
         self.model: mujoco.MjModel = prepare_model(self.spec(), integrator, self.feet, self.floor)
         self.physics_name = physics
         self.physics = make_physics(

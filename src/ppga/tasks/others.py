@@ -78,7 +78,7 @@ class Foreign(Environment):
         return self._offset
 
     def check_sample(self, proxies: NumpyArray, wanted: tuple[int, ...]) -> None:
-        """Raise an InputError unless the measure function gave numbers in their ranges for a first step."""
+        """Raise an InputError unless the measure function gave numbers in their ranges in the beginning."""
         if proxies.shape != wanted:
             raise InputError(
                 f"{self.name}: the measure function must return shape {wanted} for {', '.join(self._names)}, "
@@ -87,7 +87,7 @@ class Foreign(Environment):
         low, high = np.array(self._ranges).T
         if not ((proxies >= low) & (proxies <= high)).all():  # NaN is not
             raise InputError(
-                f"{self.name}: after a first step the measure function gives {proxies.tolist()}, which is "
+                f"{self.name}: in the beginning the measure function gives {proxies.tolist()}, which is "
                 f"not within {list(self._ranges)}. Mend it, or widen measure_ranges."
             )
 
@@ -139,8 +139,7 @@ class BraxTask(Foreign):
         self.model, self._positions = _drawn(env)
 
         def first(key: Array) -> Array:
-            state = env.step(env.reset(_old(key)), jnp.zeros(self.action_size))
-            return jnp.asarray(measure(state), jnp.float32)
+            return jnp.asarray(measure(env.reset(_old(key))), jnp.float32)
 
         wanted = (len(self.measure_names),)
         shape = jax.eval_shape(first, jax.random.key(0)).shape
@@ -242,14 +241,15 @@ class _Worlds:
         self._numbers = itertools.count(random.SystemRandom().randrange(2**30))
         self._worlds: dict[int, Any] = {}  # the least recently used first
         self._tickets: dict[int, int] = {}
+        self._over: dict[int, NumpyArray] = {}  # episodes that have ended
 
     def open(self, seeds: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         """Handles and observations of n new episodes."""
         n = len(seeds)
         same = [number for number, world in self._worlds.items() if world.num_envs == n]
-        world = self._worlds.pop(same[0]) if len(same) >= KEPT else self.make(n)
+        world = self._forget(same[0]) if len(same) >= KEPT else self.make(n)
         number = next(self._numbers)
-        self._worlds[number], self._tickets[number] = world, 0
+        self._worlds[number], self._tickets[number], self._over[number] = world, 0, np.zeros(n, bool)
         observation, _ = world.reset(seed=_seeds(seeds))
         return self._handles(number), _flat(observation)
 
@@ -262,13 +262,14 @@ class _Worlds:
             where = np.ones_like(where)
             self._tickets[number] += 1
         observation, _ = self._worlds[number].reset(seed=_seeds(seeds), options={"reset_mask": where})
+        self._over[number][where] = False
         return self._handles(number), _flat(observation)
 
     def step(self, handles: NumpyArray, action: NumpyArray, active: NumpyArray) -> tuple[NumpyArray, ...]:
         """Handles, observations, rewards, proxies, terminated, truncated, and which were lost."""
         number, good = self._of(handles, np.arange(len(handles)))
         world = self._worlds[number]
-        lost = active & ~good
+        lost = active & (~good | self._over[number])
         idle = lost | ~active  # these begin anew, so that they can be stepped along with the others
         if idle.any():
             world.reset(seed=_seeds(np.arange(len(handles))), options={"reset_mask": idle})
@@ -277,6 +278,7 @@ class _Worlds:
             len(handles), self.k
         )
         self._tickets[number] += 1
+        self._over[number] = np.asarray(terminated | truncated, bool)
         return (
             self._handles(number), _flat(observation), np.asarray(reward, np.float32), proxies,
             np.asarray(terminated, bool), np.asarray(truncated, bool), lost,
@@ -293,6 +295,11 @@ class _Worlds:
         number = max(known)[1]
         self._worlds[number] = self._worlds.pop(number)  # the most recently used is the last
         return number, (handles == [number, self._tickets[number]]).all(axis=1)
+
+    def _forget(self, number: int) -> Any:
+        """The vector environment of a world that nobody steps any more."""
+        del self._tickets[number], self._over[number]
+        return self._worlds.pop(number)
 
     def _handles(self, number: int) -> NumpyArray:
         row = np.array([number, self._tickets[number]], np.int32)

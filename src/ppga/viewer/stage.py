@@ -96,7 +96,7 @@ class Stage:
             for handle in robot.bodies.values():
                 handle.visible = episode is not None
             robot.lane.visible = episode is not None or slot == 0
-        self._draw()
+        self.draw()
 
     def episode(self, slot: int) -> Episode | None:
         """What is on a lane."""
@@ -154,10 +154,11 @@ class Stage:
             watched = len(self.server.get_clients())
             now = (self.clock.time, self.clock.follow, watched, *map(id, self._episodes))
             if watched and now != drawn:
-                self._draw()
+                self.draw()
                 drawn = now
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Put every body where it is now."""
         with self._lock, self.server.atomic():
             moment = self.clock.time
             for slot, episode in enumerate(self._episodes):

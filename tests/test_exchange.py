@@ -1,0 +1,70 @@
+"""Archives to and from pyribs, QDax and data frames."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from ppga import InputError
+from ppga.archives import Archive
+from test_export import archive
+
+
+def same(one: Archive, other: Archive) -> None:
+    assert set(one.elites) == set(other.elites)
+    for name, values in one.elites.items():
+        np.testing.assert_array_equal(other.elites[name], values, err_msg=name)
+
+
+def placed() -> Archive:
+    """Elites in the cells that their measures fall into."""
+    made = archive()
+    measures = np.array([[0.1, 0.2], [0.4, 0.1], [0.9, 0.8]], np.float32)
+    return Archive(made.description, dict(made.elites) | {"measures": measures})
+
+
+def test_by_way_of_pyribs() -> None:
+    made = placed()
+    ribs = made.to_ribs()
+    same(made, made.from_ribs(ribs))
+    # one that pyribs finds better takes its cell
+    row = {name: values[1:2].copy() for name, values in made.elites.items() if name != "index"}
+    ribs.add(**(row | {"objective": np.array([7.0], np.float32)}))
+    again = made.from_ribs(ribs)
+    assert again.elites["objective"].tolist() == [0.0, 7.0, 2.0]
+
+
+def test_by_way_of_a_data_frame() -> None:
+    made = placed()
+    frame = made.to_pandas(whole=True)
+    same(made, made.from_pandas(frame.sample(frac=1.0, random_state=0)))
+    assert list(made.to_pandas().columns) == ["index", "objective", "a", "b"]
+    # pyribs' own frame has the same columns
+    ribs = made.to_ribs().data(return_type="pandas")
+    same(made, made.from_pandas(ribs))
+    with pytest.raises(InputError, match="have log_std, and these have not"):
+        made.from_pandas(frame.drop(columns=["log_std_0"]))
+    with pytest.raises(InputError, match="not finite"):
+        made.from_pandas(frame.assign(objective=np.nan))
+
+
+def test_qdax_has_every_elite_where_qdax_would_put_it() -> None:
+    """QDax numbers cells otherwise; each elite is the one of the centroid nearest to its measures."""
+    pytest.importorskip("qdax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = placed()
+        repertoire = made.to_qdax()
+    fitness = np.asarray(repertoire.fitnesses)[:, 0]
+    assert len(fitness) == 9
+    filled = np.flatnonzero(np.isfinite(fitness))
+    centroids = np.asarray(repertoire.centroids)
+    assert len(filled) == 3
+    assert sorted(fitness[filled]) == [0.0, 1.0, 2.0]
+    for cell in filled:
+        row = int(fitness[cell])
+        nearest = np.argmin(np.linalg.norm(centroids - made.elites["measures"][row], axis=1))
+        assert nearest == cell
+        np.testing.assert_array_equal(repertoire.genotypes[cell], made.elites["solution"][row])
+        np.testing.assert_array_equal(repertoire.extra_scores["log_std"][cell], made.elites["log_std"][row])
+    assert filled.tolist() != made.elites["index"].tolist(), "matching by number would be wrong"

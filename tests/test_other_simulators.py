@@ -1,0 +1,257 @@
+"""Environments of Brax, MuJoCo Playground and Gymnasium as tasks, each against its own loop."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import ppga
+from ppga import InputError
+from ppga.physics import Array
+from ppga.rollouts import evaluate, explore
+from ppga.tasks import Environment
+
+
+def brax() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Brax says that it is no longer cared for
+        return pytest.importorskip("brax.envs")
+
+
+def pendulum() -> Environment:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = brax().get_environment("inverted_pendulum", backend="spring")
+
+        def middle(state: Any) -> Array:
+            return jnp.abs(state.obs[:1]) < 0.1
+
+        return ppga.from_brax(env, middle, name="pendulum", measure_names=["middle"], episode_length=12)
+
+
+def push(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+    """The same for all, by the clock."""
+    return jnp.sin(0.7 * steps)[:, None] * jnp.ones((1, 1))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of MJX, for Brax
+def test_brax_goes_on_as_in_its_own_loop() -> None:
+    task = pendulum()
+    assert (task.observation_size, task.action_size, task.physics_name) == (4, 1, "brax")
+    scores = jax.jit(lambda key: evaluate(task, push, key, 3))(jax.random.key(0))
+    env: Any = task.env  # type: ignore[attr-defined]
+    step = jax.jit(env.step)
+    starts = jax.jit(lambda key: task.reset(jax.random.split(key)[0], 3))(jax.random.key(0))
+    for number in range(3):
+        state = jax.tree.map(lambda leaf, number=number: leaf[number], starts.bodies)
+        total, flags, steps = 0.0, [], 0
+        while steps < 12:
+            state = step(state, jnp.sin(0.7 * jnp.array([steps])))
+            steps += 1
+            total += float(state.reward)
+            flags.append(abs(float(state.obs[0])) < 0.1)
+            if state.done:
+                break
+        assert int(scores.steps[number]) == steps
+        np.testing.assert_allclose(scores.objective[number], total, rtol=1e-5)
+        np.testing.assert_allclose(scores.measures[number], [np.mean(flags)], atol=1e-6)
+
+
+def test_brax_trains_and_its_worlds_can_be_written_down(tmp_path: Any) -> None:
+    """On Brax' environment for tests, which hardly moves; killed and resumed it ends as undisturbed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = brax().get_environment("fast", use_dict_obs=False)
+    task = ppga.from_brax(
+        env,
+        lambda state: state.reward[None] * 0 + 0.5,
+        name="fast",
+        measure_names=["nothing"],
+        episode_length=6,
+    )
+    config, _ = ppga.preset("smoke", task)
+    whole = ppga.train(task, config, budget=ppga.Budget(iterations=2), output=tmp_path / "whole")
+    ppga.train(task, config, budget=ppga.Budget(iterations=1), output=tmp_path / "parts")
+    parts = ppga.resume(tmp_path / "parts", budget=ppga.Budget(iterations=2), task=task)
+    assert len(whole.archive) == 1
+    for name, values in whole.archive.elites.items():
+        np.testing.assert_array_equal(parts.archive.elites[name], values)
+
+
+def test_playground_goes_on_as_in_its_own_loop() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        registry = pytest.importorskip("mujoco_playground").registry
+        env = registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
+        task = ppga.from_brax(
+            env, lambda state: state.data.qpos[:1], name="cartpole", measure_names=["cart"],
+            measure_ranges=[(-1.8, 1.8)], episode_length=5,
+        )  # fmt: skip
+        assert task.model is not None, "it can be drawn"
+        scores = jax.jit(lambda key: evaluate(task, push, key, 2))(jax.random.key(0))
+        starts = jax.jit(lambda key: task.reset(jax.random.split(key)[0], 2))(jax.random.key(0))
+        state = jax.tree.map(lambda leaf: leaf[0], starts.bodies)
+        step = jax.jit(env.step)
+        total, carts = 0.0, []
+        for number in range(5):
+            state = step(state, jnp.sin(0.7 * jnp.array([number])))
+            total += float(state.reward)
+            carts.append(float(state.data.qpos[0]))
+    np.testing.assert_allclose(scores.objective[0], total, rtol=1e-4)
+    np.testing.assert_allclose(scores.measures[0], [np.mean(carts)], rtol=1e-3, atol=1e-6)
+
+
+class Counter:
+    """An environment in the manner of Brax that counts, and ends at 4: by a time limit if it is told so."""
+
+    observation_size = action_size = 1
+
+    def __init__(self, limit: bool) -> None:
+        self.limit = limit
+
+    def reset(self, rng: Array) -> Any:  # noqa: ARG002
+        return self._state(jnp.zeros(1))
+
+    def step(self, state: Any, action: Array) -> Any:  # noqa: ARG002
+        return self._state(state.obs + 1)
+
+    def _state(self, count: Array) -> Any:
+        done = (count[0] >= 4).astype(jnp.float32)
+        return CounterState(count, count[0], done, {"truncation": done} if self.limit else {})
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class CounterState:
+    obs: Array
+    reward: Array
+    done: Array
+    info: dict[str, Array]
+
+
+@pytest.mark.parametrize("limit", [False, True])
+def test_an_end_is_a_time_limit_only_if_it_says_so(limit: bool) -> None:
+    task = ppga.from_brax(
+        Counter(limit), lambda state: state.obs / 10, name="counter", measure_names=["count"]
+    )
+    state = task.reset(jax.random.key(0), 2)
+    for _ in range(6):
+        state = task.step(state, jnp.zeros((2, 1)))
+    assert state.steps.tolist() == [4, 4]
+    assert state.truncated.tolist() == [limit] * 2
+    assert state.terminated.tolist() == [not limit] * 2
+
+
+def test_what_brings_bad_measures_is_told_with_the_values() -> None:
+    def made(measure: Any, **options: Any) -> Environment:
+        return ppga.from_brax(Counter(False), measure, name="counter", measure_names=["count"], **options)
+
+    with pytest.raises(InputError, match=r"must return shape \(1,\) for count, got \(2,\)"):
+        made(lambda state: jnp.zeros(2))  # noqa: ARG005
+    with pytest.raises(InputError, match=r"gives \[2.0\], which is not within \[\(0.0, 1.0\)\]"):
+        made(lambda state: state.obs + 2)
+    with pytest.raises(InputError, match=r"gives \[nan\]"):
+        made(lambda state: state.obs / 0)
+    with pytest.raises(InputError, match="must be of one length"):
+        made(lambda state: state.obs, archive_shape=(3, 3))
+    with pytest.raises(InputError, match="has no reset"):
+        ppga.from_brax(object(), lambda state: state, name="no", measure_names=["x"])
+
+
+def upright(observation: np.ndarray, action: np.ndarray, info: dict[str, Any]) -> np.ndarray:  # noqa: ARG001
+    return np.asarray(np.abs(observation[:, 1:2]) < 0.1)
+
+
+def gym(**options: Any) -> Environment:
+    return ppga.from_gymnasium("InvertedPendulum-v5", upright, measure_names=["upright"], **options)
+
+
+def test_gymnasium_goes_on_as_in_its_own_loop() -> None:
+    task = gym(episode_length=15)
+    assert (task.observation_size, task.control_range, task.control_dt) == (4, ((-3.0, 3.0),), 0.04)
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return jnp.sin(0.7 * steps)[:, None] * jnp.array([[1.0], [0.1], [0.02]])
+
+    scores = jax.jit(lambda key: evaluate(task, act, key, 3))(jax.random.key(5))
+    keys = jax.random.split(jax.random.split(jax.random.key(5))[0], 3)
+    for number, scale in enumerate((1.0, 0.1, 0.02)):
+        env = gymnasium.make("InvertedPendulum-v5")
+        env.reset(seed=int(jax.random.bits(keys[number]) >> 1))
+        total, flags, steps, ended = 0.0, [], 0, False
+        while steps < 15 and not ended:
+            action = np.float32(3) * np.sin(np.float32(0.7 * steps)) * np.float32(scale)
+            seen, reward, ended, _, _ = env.step(np.array([action]))
+            total += float(reward)
+            flags.append(abs(seen[1]) < 0.1)
+            steps += 1
+        assert int(scores.steps[number]) == steps
+        np.testing.assert_allclose(scores.objective[number], total, rtol=1e-5)
+        np.testing.assert_allclose(scores.measures[number], [np.mean(flags)], atol=1e-6)
+        env.close()
+
+
+def test_gymnasiums_episodes_begin_again_and_copies_are_cut_off() -> None:
+    task = gym(episode_length=6)
+    begin, step = jax.jit(task.reset, static_argnums=1), jax.jit(task.step)
+    start = begin(jax.random.key(0), 2)
+    after = step(start, jnp.zeros((2, 1)))
+    assert after.steps.tolist() == [1, 1]
+    # whoever holds the old state has been left behind: its episodes are over, and not for good
+    left = step(start, jnp.zeros((2, 1)))
+    assert left.truncated.tolist() == [True, True]
+    assert not left.terminated.any()
+    assert left.steps.tolist() == [0, 0]
+    assert left.reward.tolist() == [0, 0]
+    again = jax.jit(task.restart)(left, jax.random.key(1))
+    assert step(again, jnp.zeros((2, 1))).steps.tolist() == [1, 1]
+    # a state of another process likewise
+    strange = replace(start, bodies=start.bodies + 1_000_000)
+    assert step(strange, jnp.zeros((2, 1))).truncated.all()
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return jnp.zeros((2, 1))
+
+    _, film = jax.jit(lambda key: explore(task, act, task.reset(key, 2), key, 20))(jax.random.key(2))
+    assert film.lived.all()
+    assert not film.terminated.any(), "time limits"
+    jumps = np.abs(np.diff(np.asarray(film.observation)[:, :, 0], axis=1)).max(axis=0)
+    assert (jumps[[5, 11, 17]] > 0).all()
+
+
+def test_gymnasium_trains_and_goes_on_with_new_episodes(tmp_path: Any) -> None:
+    task = gym()
+    config, _ = ppga.preset("smoke", task)
+    ppga.train(task, config, budget=ppga.Budget(iterations=1), output=tmp_path / "run")
+    outcome = ppga.resume(tmp_path / "run", budget=ppga.Budget(iterations=2), task=gym())
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 2
+    assert np.isfinite(outcome.archive.elites["objective"]).all()
+
+
+def test_what_gymnasium_cannot_be_asked_for_is_told() -> None:
+    with pytest.raises(InputError, match=r"Gymnasium: .*Nothing"):
+        ppga.from_gymnasium("Nothing-v0", upright, measure_names=["x"])
+    with pytest.raises(InputError, match="must be Boxes"):
+        ppga.from_gymnasium("CartPole-v1", upright, measure_names=["x"])
+    with pytest.raises(InputError, match="make its vector environments with autoreset_mode"):
+        ppga.from_gymnasium(
+            lambda n: gymnasium.make_vec("InvertedPendulum-v5", n), upright, name="p", measure_names=["x"]
+        )
+    with pytest.raises(InputError, match=r"must return shape \(1, 2\) for a, b, got \(1, 1\)"):
+        ppga.from_gymnasium("InvertedPendulum-v5", upright, measure_names=["a", "b"])
+    with pytest.raises(InputError, match="what is the task called"):
+        ppga.from_gymnasium(lambda n: n, upright, measure_names=["x"])
+    made = ppga.from_gymnasium(
+        lambda n: gymnasium.make_vec(
+            "InvertedPendulum-v5", n, vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED}
+        ),
+        upright, name="own", measure_names=["x"],
+    )  # fmt: skip
+    assert made.name == "own"

@@ -1,0 +1,308 @@
+"""Tasks of one's own: from files and packages; measured by where one ends up; broken; checked before use."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+import ppga
+from ppga import InputError
+from ppga.archives import load_archive
+from ppga.physics import Array
+from ppga.rollouts import Recording, evaluate, record
+from ppga.tasks import TASKS, Task, find, is_known, make_task, sample
+
+from conftest import shared_task
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ARM = f"{EXAMPLES / 'arm.py'}:Arm"
+SLIDER = """
+import jax.numpy as jnp
+import ppga
+
+class Slider(ppga.Task):
+    name = "slider"
+    substeps = 2
+    usual_length = 20
+    measure_names = ("place",)
+    mjcf = '''<mujoco><worldbody><body><joint name="x" type="slide" axis="1 0 0"/>
+    <geom name="box" size="0.1"/></body></worldbody>
+    <actuator><motor joint="x" ctrlrange="-1 1"/></actuator></mujoco>'''
+
+    def initial(self, key):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def observe(self, body):
+        return jnp.concatenate([body.qpos, body.qvel])
+
+    def reward(self, body, ctrl):
+        return -jnp.square(ctrl).sum()
+
+    def proxies(self, body):
+        return body.qpos
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Any:
+    known = dict(TASKS)
+    yield
+    TASKS.clear()
+    TASKS.update(known)
+    sample.cache_clear()
+
+
+def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ppga", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "slider.py").write_text(SLIDER)
+    assert not is_known("slider")
+    with pytest.raises(InputError, match="unknown task 'slider'"):
+        make_task("slider")
+    assert find(f"{tmp_path / 'slider.py'}:Slider") == "slider"
+    assert is_known("slider")
+    task = make_task("slider", episode_length=7)
+    assert (task.episode_length, sample("slider").episode_length) == (7, 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "word", "message"),
+    [
+        (SLIDER, "robot.py", "which task of .*robot.py"),
+        (SLIDER, "robot.py:Glider", "has no 'Glider'. Its tasks: Slider"),
+        (SLIDER, "other.py:Slider", "there is no file"),
+        ("import nothing_like_it", "robot.py:Slider", "robot.py, line 1: ModuleNotFoundError"),
+        ("def broken(:", "robot.py:Slider", "SyntaxError"),
+        (SLIDER.replace("return -jnp", "return 0 * what"), "robot.py:Slider", "line .*NameError"),
+        ("Slider = 3", "robot.py:Slider", "neither a class nor a function"),
+        ("def Slider(): return 3", "robot.py:Slider", "gives int, which is no task"),
+        (SLIDER.replace('"slider"', '"ant"'), "robot.py:Slider", "is called 'ant', and so is another"),
+        (SLIDER.replace("return body.qpos\n", "return body.qpos[0]\n"), "robot.py:Slider", r"proxies\(\)"),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos + 3\n"), "robot.py:Slider",
+            r"'place' is 3, which is not within its range \[0, 1\]",
+        ),
+        (SLIDER.replace("return body.qpos\n", "return body.qpos / 0\n"), "robot.py:Slider", "'place' is nan"),
+        (SLIDER.replace("name=\"x\"", "name=\"x\" wrong=\"1\""), "robot.py:Slider", "MuJoCo cannot read"),
+        (SLIDER.replace("mjcf", "xml"), "robot.py:Slider", "has no robot"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_told(content: str, word: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "robot.py").write_text(content)
+    with pytest.raises(InputError, match=message):
+        find(str(tmp_path / word))
+    assert "slider" not in TASKS
+
+
+def test_a_function_takes_the_options_it_knows(tmp_path: Path) -> None:
+    (tmp_path / "some.py").write_text(
+        "from ppga.tasks import make_task\n"
+        "def short(episode_length=5):\n"
+        "    made = make_task('hopper', episode_length=episode_length)\n"
+        "    made.name = 'short'\n"
+        "    return made\n"
+    )
+    name = find(f"{tmp_path / 'some.py'}:short")
+    assert make_task(name, physics="mujoco", episode_length=6).episode_length == 6
+    with pytest.raises(InputError, match="no option physics; it takes episode_length"):
+        make_task(name, physics="mjx")
+
+
+def test_an_installed_package_brings_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its metadata names an entry point, as pip writes it."""
+    (tmp_path / "sliders.py").write_text(SLIDER)
+    info = tmp_path / "sliders-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sliders\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ppga.tasks]\nslider = sliders:Slider\nbad = sliders:Nothing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert is_known("slider")
+    assert make_task("slider").action_size == 1
+    with pytest.raises(InputError, match="installed task bad cannot be loaded"):
+        make_task("bad")
+
+
+def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
+    """Trained, judged again and resumed with the file named; nothing runs it otherwise."""
+    file = tmp_path / "slider.py"
+    file.write_text(SLIDER + f"\n(__import__('pathlib').Path({str(tmp_path)!r}) / 'ran').touch()\n")
+    run, word = tmp_path / "run", f"{file}:Slider"
+    words = ["--algorithm", "map-elites", "--preset", "smoke", "--output", str(run)]
+    done = command("train", "--task", word, *words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    archive = load_archive(run)
+    assert archive.description["task"]["name"] == "slider"
+    assert archive.description["task"]["episode_length"] == 20
+    assert str(file) not in (run / "config.json").read_text()
+    (tmp_path / "ran").unlink()
+
+    for words in (["evaluate", str(run)], ["train", "--resume", str(run), "--iterations", "3"]):
+        refused = command(*words, folder=tmp_path)
+        assert refused.returncode == 2, refused.stdout
+        assert "task of your own" in refused.stderr
+        assert "FILE.py:NAME" in refused.stderr
+    assert command("report", str(run), "--output", "page", folder=tmp_path).returncode == 0
+    assert not (tmp_path / "ran").exists(), "nobody asked for the file"
+
+    judged = command("evaluate", str(run), "--episodes", "2", "--task", word, folder=tmp_path)
+    assert judged.returncode == 0, judged.stderr
+    more = command("train", word, "--resume", str(run), "--iterations", "3", folder=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+    other = command("train", "hopper", "--resume", str(run), "--iterations", "4", folder=tmp_path)
+    assert other.returncode == 2
+    assert "is a run of slider, not of hopper" in other.stderr
+
+
+@pytest.mark.parametrize("word", [ARM, f"{EXAMPLES / 'quadruped.py'}:Quadruped"])
+def test_the_examples_are_judged_where_they_start(word: str) -> None:
+    """At rest the arm's hand is where plain MuJoCo has it, and the quadruped stands."""
+    task = make_task(word, episode_length=5)
+    assert isinstance(task, Task)
+
+    def still(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return jnp.zeros((len(observation), task.action_size))
+
+    scores = jax.jit(lambda key: evaluate(task, still, key, 3))(jax.random.key(0))
+    seen: Recording = jax.jit(lambda key: record(task, still, key, 3, 5))(jax.random.key(0))
+    data = mujoco.MjData(task.model)
+    for number in range(3):
+        data.qpos = seen.qpos[number, -1]
+        mujoco.mj_forward(task.model, data)
+        if task.name == "arm":
+            np.testing.assert_allclose(scores.measures[number], data.site("hand").xpos[:2], atol=0.02)
+        else:
+            np.testing.assert_allclose(scores.measures[number, 0], data.body("body").xpos[2], atol=0.06)
+    assert (scores.steps == 5).all()
+
+
+@pytest.mark.parametrize("name", ["ant-omni", "point-maze"])
+def test_where_it_ends_up_is_where_its_speeds_carried_it(name: str) -> None:
+    task = shared_task(name, episode_length=30)
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return jax.random.uniform(key, (len(observation), task.action_size), minval=-1.0)
+
+    scores = jax.jit(lambda key: evaluate(task, act, key, 4))(jax.random.key(1))
+    # the same again, a step longer: positions are recorded before a step
+    longer = shared_task(name, episode_length=31)
+    seen: Recording = jax.jit(lambda key: record(longer, act, key, 4, 31))(jax.random.key(1))
+    qpos, lived = np.asarray(seen.qpos), np.asarray(scores.steps)
+    for number, steps in enumerate(lived):
+        if steps < 30:
+            continue  # it fell, and is not where it would have gone on
+        way = qpos[number, 30, :2] - (qpos[number, 0, :2] if name == "ant-omni" else 0)
+        # the ant's place is that before the last substep
+        np.testing.assert_allclose(scores.measures[number], way, atol=0.05 if name == "ant-omni" else 1e-4)
+    assert (lived == 30).any()
+
+
+def test_in_the_maze_the_straight_way_ends_at_a_wall() -> None:
+    task = shared_task("point-maze")
+    goal = jnp.array([0.7, 0.75])
+
+    def straight(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return jnp.sign(goal - observation[:, :2])
+
+    def around(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        legs = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+        return legs[jnp.searchsorted(jnp.array([40, 65, 110, 135]), steps, side="right")]
+
+    for act, reached in ((straight, False), (around, True)):
+        score = jax.jit(lambda key, act=act: evaluate(task, act, key, 1))(jax.random.key(0))
+        assert (float(score.measures[0, 1]) > 0.4) == reached
+
+
+def test_damage_does_what_it_says() -> None:
+    whole = shared_task("walker2d", episode_length=60)
+    with pytest.raises(InputError, match="which damage"):
+        ppga.damaged(whole, [])
+    for word, message in (
+        ("bend:foot_joint", "unknown damage"), ("lock:nose", "unknown joint with a motor 'nose'"),
+        ("lock:rootx", "unknown joint with a motor"), ("weak:foot_joint", "is not a damage"),
+        ("mass:torso:0", "is not a factor"), ("mass:hat:2", "unknown body"), ("friction:-1", "not a factor"),
+        ("weak:foot_joint:much", "not a factor"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            ppga.damaged(whole, [word])
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return jax.random.uniform(key, (len(observation), 6), minval=-1.0)
+
+    broken = ppga.damaged(whole, ["lock:foot_joint", "weak:leg_joint:0.5", "mass:torso:2", "friction:0.3"])
+    assert broken.model.body("torso").mass[0] == 2 * whole.model.body("torso").mass[0]
+    assert broken.model.geom("floor").friction[0] == 0.3 * whole.model.geom("floor").friction[0]
+    gears = {task: [task.model.actuator(name).gear[0] for name in range(6)] for task in (whole, broken)}
+    assert [a / b for a, b in zip(gears[broken], gears[whole], strict=True)].count(1.0) == 4
+    angle = whole.model.joint("foot_joint").qposadr[0]
+    turned = []
+    for task in (whole, broken):
+        seen: Recording = jax.jit(lambda key, task=task: record(task, act, key, 4, 20))(jax.random.key(0))
+        turned.append(float(np.ptp(np.asarray(seen.qpos)[:, :, angle])))
+    assert turned[0] > 0.2
+    assert turned[1] < 0.02, "the joint is locked, but for where it starts"
+
+
+def test_proxies_are_held_against_what_they_stand_for() -> None:
+    task = shared_task("hopper", episode_length=40)
+    own = ppga.check_proxies(task, policies=32)
+    np.testing.assert_allclose(own.proxies, own.measures, atol=1e-6)
+    np.testing.assert_allclose(own.rank_correlation, 1.0)
+    assert own.problems() == []
+
+    def opposite(seen: Recording) -> np.ndarray:
+        lived = np.asarray(seen.alive).sum(axis=1)[:, None]
+        return np.asarray(-np.asarray(seen.proxies).sum(axis=1) / lived)
+
+    wrong = ppga.check_proxies(task, opposite, policies=32)
+    np.testing.assert_allclose(wrong.correlation, -1.0, atol=1e-5)
+    assert "hardly go together" in wrong.problems()[0]
+    constant = ppga.check_proxies(task, lambda seen: np.ones(len(seen.reward)), policies=8)
+    assert "always measure 1" in constant.problems()[0]
+    assert own.plot().get_xlabel() == "mean of the proxy"
+
+
+def test_ranks_share_their_mean_where_values_are_equal() -> None:
+    from scipy.stats import rankdata
+
+    from ppga.analysis.proxies import _ranks
+
+    for seed in range(5):
+        values = np.random.default_rng(seed).integers(0, 6, 30).astype(float)
+        np.testing.assert_allclose(_ranks(values), rankdata(values))
+
+
+def test_adapting_by_command(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config, budget = ppga.preset("smoke", "walker2d", "map-elites")
+    ppga.train("walker2d", config, budget=budget, output=run)
+    done = command(
+        "adapt",
+        str(run),
+        "--damage",
+        "weak:foot_joint:0",
+        "--trials",
+        "2",
+        "--episodes",
+        "2",
+        folder=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "adaptation.json").read_text())
+    assert found["damage"] == ["weak:foot_joint:0"]
+    assert found["possible"] >= found["adapted"][-1]
+    assert (tmp_path / "adaptation.png").stat().st_size > 5000
+    bad = command("adapt", str(run), "--damage", "lock:elbow", folder=tmp_path)
+    assert bad.returncode == 2
+    assert "Possible: thigh_joint" in bad.stderr

@@ -3,7 +3,9 @@
 import base64
 import io
 import json
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -31,7 +33,7 @@ from ppga.viewer.player import Player
 from ppga.viewer.server import PageServer
 from ppga.viewer.source import Source
 from ppga.viewer.stage import Clock, mesh_of
-from ppga.viewer.viewer import Viewer
+from ppga.viewer.viewer import Viewer, levels_of
 
 from conftest import shared_task
 
@@ -259,8 +261,8 @@ def test_a_click_plays_the_elite(server: PageServer) -> None:
     shown = post(server, "/api/play", {"slot": 1, "cell": 93, "start": 2})
     assert shown["archived"]["objective"] == 1011.0
     assert shown["steps"] == STEPS
-    assert np.shape(shown["touches"]) == (2, STEPS)
-    np.testing.assert_allclose(np.mean(shown["touches"], axis=1), shown["seen"]["measures"], atol=1e-6)
+    assert np.shape(shown["levels"]) == (2, STEPS)
+    np.testing.assert_allclose(np.mean(shown["levels"], axis=1), shown["seen"]["measures"], atol=1e-6)
     news = post(server, "/api/clock", {"playing": False, "time": 1.0, "speed": 0.5})
     assert (news["playing"], news["time"], news["speed"]) == (False, 1.0, 0.5)
     assert news["length"] == pytest.approx(STEPS * 0.05)
@@ -363,6 +365,36 @@ def test_the_command_refuses_what_is_not_there(tmp_path: Path) -> None:
     )
     assert found.returncode == 2
     assert "no run and no archive" in found.stderr
+
+
+def test_the_command_waits_for_a_run_and_serves_it(tmp_path: Path) -> None:
+    """From a folder that is not there to a robot on its lane; ended as a user would."""
+    words = [sys.executable, "-m", "ppga", "view", "run", "--wait", "--no-browser", "--port", "9020"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as viewing:
+        try:
+            time.sleep(1.0)
+            assert viewing.poll() is None
+            cheetahs().save(tmp_path / "run" / "archive.safetensors")
+            assert viewing.stdout is not None
+            line = viewing.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+", line)
+            assert address, line
+
+            def stage() -> Any:
+                with urllib.request.urlopen(f"{address[0]}/api/about", timeout=60) as answer:
+                    return json.loads(answer.read())["stage_port"]
+
+            until(stage, "a stage")
+        finally:
+            viewing.send_signal(signal.SIGINT)
+        assert viewing.wait(60) == 0
+
+
+def test_levels_are_contacts_or_lie_between_extremes() -> None:
+    proxies = np.array([[0.0, -3.0], [1.0, 1.0], [0.0, 5.0]])
+    assert levels_of(proxies) == [[0.0, 1.0, 0.0], [0.0, 0.5, 1.0]]
+    assert levels_of(np.ones((2, 1))) == [[1.0, 1.0]]
+    assert levels_of(np.full((2, 1), 7.0)) == [[0.0, 0.0]]
 
 
 # The page.
@@ -498,6 +530,36 @@ def test_of_four_measures_two_are_shown_and_two_slid_through(
         browser.execute_script(script, browser.find_element("id", "across"))
         assert filled() == ["2345", "2347"], "both, along the last measure"
         assert len(browser.find_elements("css selector", ".cell")) == 100
+    finally:
+        server.close()
+
+
+def test_the_corrected_archive_and_the_way_of_the_search_are_shown(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    cheetahs().save(run / "archive" / "archive.safetensors")
+    cheetahs().only(44).save(run / "archive" / "corrected.safetensors")
+    (run / "config.json").write_text("{}")
+    ways = ([[0.1, 0.1]], [[0.5, 0.4]], [[0.9, 0.2]])
+    lines = [json.dumps({"iteration": number, "search_measures": way}) for number, way in enumerate(ways)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(Viewer, "ready", lambda _: None)  # the map alone
+    server = PageServer(run, "127.0.0.1", 8990)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def count(selector: str) -> int:
+        return len(browser.find_elements("css selector", selector))
+
+    try:
+        browser.get(server.address)
+        until(lambda: count(".cell.filled") == 4, "the archive")
+        assert count("#map polyline, #map path") == 0
+        press(browser, "#path")
+        until(lambda: count("#map polyline, #map path") > 0, "the way of the search policy")
+        choose = "arguments[0].value = 'corrected'; arguments[0].dispatchEvent(new Event('change'))"
+        browser.execute_script(choose, browser.find_element("id", "which"))
+        until(lambda: count(".cell.filled") == 1, "the corrected archive")
     finally:
         server.close()
 

@@ -68,12 +68,12 @@ def demo(task: str = "halfcheetah", minutes: float = 5.0, seed: int = 0) -> None
     """
     machine.check_devices()
     from ppga.demo import run, show_gaits
-    from ppga.tasks import TASKS
+    from ppga.tasks import TASKS, sample
     from ppga.training import make_display, show
 
     choose("task", task, TASKS)
     outcome = run(task, minutes, seed, make_display(console))
-    if len(outcome.archive):
+    if len(outcome.archive) and sample(task).has_feet:
         show_gaits(outcome.archive, console)
     show(console, outcome)
 

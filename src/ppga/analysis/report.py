@@ -226,12 +226,13 @@ def _run_section(page: _Page, run: Run) -> None:
         if len(archive.measure_names) >= 2 and "search_measures" in run.metrics[0]:
             page.figure(f"{run.name}-path", "where the search policy went", lambda: plots.search_path(run))
         if archive.description.get("network") and is_known(archive.description["task"]["name"]):
-            cells = gaits.corners(archive)
-            if sample(archive.description["task"]["name"]).model is not None:
+            cells, task = gaits.corners(archive), sample(archive.description["task"]["name"])
+            if task.model is not None:
                 page.figure(
                     f"{run.name}-film", "strides, frame by frame", lambda: film.strips(archive, cells)
                 )
-            page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
+            if task.has_feet:
+                page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
         page.animation(f"{run.name}-growth", "how the archive grew", lambda path: plots.growth(run, path))
     if "xnes_mean" in run.metrics[0]:
         page.figure(f"{run.name}-xnes", "xNES' mean and step size", lambda: plots.xnes(run))

@@ -231,6 +231,11 @@ class Task(Environment):
         shared.physics = self.physics.for_callers(callers)
         return shared
 
+    @property
+    def has_feet(self) -> bool:
+        """If the measures are those that `feet` names."""
+        return bool(self.feet) and self.measure_names == tuple(self.feet)
+
     def pose(self, state: TaskState) -> Array:
         """Joint positions (n, nq)."""
         return jnp.asarray(state.bodies.qpos)

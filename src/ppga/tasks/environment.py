@@ -142,6 +142,11 @@ class Environment(ABC):
         """Joint positions (n, nq) of the model; nothing (n, 0) if there is none to draw."""
         return jnp.zeros((len(state.steps), 0))
 
+    @property
+    def has_feet(self) -> bool:
+        """Whether the proxies tell which foot touches the floor."""
+        return False
+
     def drawable(self) -> mujoco.MjModel:
         """The model, or an InputError that there is none."""
         if self.model is None:

@@ -15,6 +15,7 @@ from ppga.archives import Archive
 from ppga.errors import InputError
 from ppga.networks import Network
 from ppga.rendering import Renderer
+from ppga.storage import NumpyArray
 from ppga.viewer.player import Episode, Player
 from ppga.viewer.source import ARCHIVED, CORRECTED, Source, cells_of
 from ppga.viewer.stage import Stage, check_slot
@@ -224,8 +225,15 @@ class Viewer:
             "steps": len(episode),
             "archived": {"objective": episode.archived[0], "measures": episode.archived[1]},
             "seen": {"objective": episode.objective, "measures": episode.measures},
-            "touches": (episode.proxies.T > 0.5).astype(np.uint8).tolist(),
+            "levels": levels_of(episode.proxies),
         }
+
+
+def levels_of(proxies: NumpyArray) -> list[list[float]]:
+    """Measure proxies (t, k) as levels in [0, 1], (k, t): contacts as they are, others scaled."""
+    plain = np.isin(proxies, (0.0, 1.0)).all(axis=0)
+    low, high = np.where(plain, 0.0, proxies.min(axis=0)), np.where(plain, 1.0, proxies.max(axis=0))
+    return [row.tolist() for row in np.round((proxies - low) / np.maximum(high - low, 1e-9), 3).T]
 
 
 def _which(name: Any) -> str:

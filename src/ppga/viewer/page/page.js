@@ -294,13 +294,13 @@ async function takeHome(place, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-// Which foot touches when; moves along with the robots.
+// Which foot touches when, or how high another proxy is; moves along with the robots.
 
 const GAIT_SECONDS = 3, ROW = 16, NAMES = 110;
 
 function drawGait() {
   const canvas = $("gait"), shown = page.shown.filter(Boolean), dt = page.about && page.about.dt;
-  const rows = shown.reduce((sum, one) => sum + one.touches.length, 0);
+  const rows = shown.reduce((sum, one) => sum + one.levels.length, 0);
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth - 28, height = rows * ROW + 4 * shown.length;
   canvas.style.height = `${height + 12}px`;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
@@ -316,7 +316,7 @@ function drawGait() {
   let top = 0;
   page.shown.forEach((one, slot) => {
     if (!one) return;
-    one.touches.forEach((touches, foot) => {
+    one.levels.forEach((levels, foot) => {
       pen.fillStyle = ink;
       pen.globalAlpha = 0.75;
       pen.font = "12px system-ui, sans-serif";
@@ -324,11 +324,12 @@ function drawGait() {
       pen.globalAlpha = 1;
       pen.fillStyle = COLOURS[slot];
       const first = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt));
-      for (let step = first; step < touches.length && (step * dt - now) * scale + middle < width; step++) {
+      for (let step = first; step < levels.length && (step * dt - now) * scale + middle < width; step++) {
         const x = (step * dt - now) * scale + middle;
-        if (touches[step] && x > NAMES - dt * scale) {
+        if (levels[step] && x > NAMES - dt * scale) {
           const from = Math.max(x, NAMES);
-          pen.fillRect(from, top + 3, x + dt * scale + 0.5 - from, ROW - 6);
+          const high = levels[step] * (ROW - 6);
+          pen.fillRect(from, top + ROW - 3 - high, x + dt * scale + 0.5 - from, high);
         }
       }
       top += ROW;

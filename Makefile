@@ -11,11 +11,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # a half-made .venv is not taken for a whole one
 .DELETE_ON_ERROR:
 
-.PHONY: help demo test system lint format bench clean
+.PHONY: help demo test fuzz system lint format bench clean
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
 	@echo "make test    install, lint, and run all tests (a quarter of an hour)"
+	@echo "make fuzz    throw odd files, settings and requests at it for long (an hour or so)"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make bench   measure this machine (minutes)"
@@ -43,6 +44,10 @@ lint: $(DEV_READY)
 
 test: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+FUZZ ?= 20000
+fuzz: $(DEV_READY)
+	PPGA_FUZZ=$(FUZZ) $(BIN)/pytest tests/test_fuzz.py
 
 # What draws robots without a window, and a browser to look at the viewer with, from Debian's packages. Where they
 # cannot be installed, the tests that need them are skipped.

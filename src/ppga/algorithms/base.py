@@ -95,7 +95,7 @@ class SearchConfig:
             at_least_one(name, getattr(self, name))
         for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "leg",
                      "reward_every", "patience"):  # fmt: skip
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < np.inf:  # NaN is not
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:
             raise InputError(

@@ -357,12 +357,16 @@ def _check(archive: Archive, file: Path) -> None:
     for name in MAIN_FIELDS:
         if name not in archive.elites:
             raise InputError(f"{file} is not a whole archive: it has no {name}.")
-    n = archive.elites["index"].shape[0]
+    flat = [name for name, values in archive.elites.items() if not values.ndim]
+    if flat or archive.elites["index"].dtype.kind not in "iu":
+        raise InputError(f"{file}: {flat[0] if flat else 'index'} is not a column of an archive.")
+    n = len(archive.elites["index"])
     for name, values in archive.elites.items():
         if len(values) != n:
             raise InputError(f"{file}: {name} has {len(values)} rows where index has {n}.")
     try:
-        k, cells, named = len(archive.ranges), archive.cells, len(archive.measure_names)
+        _check_description(archive)
+        k, cells = len(archive.ranges), archive.cells
         shapes = {"index": (n,), "objective": (n,), "measures": (n, k)}
         network = archive.description.get("network")
         if network is not None:
@@ -374,18 +378,46 @@ def _check(archive: Archive, file: Path) -> None:
                 "observation_mean": (n, inputs),
                 "observation_variance": (n, inputs),
             }
-        if not isinstance(archive.description["task"]["name"], str) or not math.isfinite(archive.qd_offset):
-            raise ValueError("task or qd_offset")
-        if archive.centroids is None and archive.description.get("kind") == "cvt":
-            raise ValueError("a CVT without centroids")
         wrong = [name for name, shape in shapes.items() if archive.elites[name].shape != shape]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{file}: its description is not whole ({error!r}).") from None
-    if wrong or named != k:
-        raise InputError(f"{file}: {', '.join(wrong) or 'measure_names'} do not fit its description.")
+    if wrong:
+        raise InputError(f"{file}: {', '.join(wrong)} do not fit its description.")
     index = archive.elites["index"]
     if n and not (0 <= index[0] and index[-1] < cells and (np.diff(index) > 0).all()):
         raise InputError(f"{file}: its cells are not distinct numbers below {cells}, in order.")
     for name, values in archive.elites.items():
         if not all(np.isfinite(values[start : start + 1024]).all() for start in range(0, n, 1024)):
             raise InputError(f"{file}: {name} has values that are not finite.")
+
+
+def _check_description(archive: Archive) -> None:
+    """Raise a ValueError that names what is not as it should be, or whatever else comes of reading it."""
+    ranges, shape, centroids = archive.ranges, archive.shape, archive.centroids
+    if not isinstance(archive.description["task"]["name"], str):
+        raise ValueError("task")
+    if not math.isfinite(archive.qd_offset):
+        raise ValueError("qd_offset")
+    if not all(isinstance(name, str) for name in archive.measure_names):
+        raise ValueError("measure_names")
+    if not (np.isfinite(np.array(ranges, float)).all() and all(low < high for low, high in ranges)):
+        raise ValueError("ranges")
+    if not all(type(size) is int and size >= 1 for size in shape):
+        raise ValueError("shape")
+    if centroids is None and archive.description.get("kind") == "cvt":
+        raise ValueError("a CVT without centroids")
+    k = len(ranges)
+    if centroids is not None and (
+        centroids.shape != (shape[0], k) or centroids.dtype.kind != "f" or not np.isfinite(centroids).all()
+    ):
+        raise ValueError("centroids")
+    if not k or len(archive.measure_names) != k or len(shape) != (k if centroids is None else 1):
+        raise ValueError(f"{k} ranges, {len(archive.measure_names)} measures, shape {shape}")
+    network = archive.description.get("network")
+    if network is not None and not (
+        all(type(size) is int and size >= 1 for size in network["sizes"])
+        and network.get("activation", "tanh") in ("tanh", "relu")
+        and network.get("head", "linear") in ("linear", "tanh", "gaussian")
+        and float(network["observation_clip"]) > 0
+    ):
+        raise ValueError("network")

@@ -54,8 +54,10 @@ class ArchiveConfig:
                     f"the archive's shape must name the cells of {measures} measures, got {self.shape}."
                 )
             if min(self.shape) < 1:
-                raise InputError(f"the archive needs at least one cell along each measure, got {self.shape}.")
-        if self.kind == "cvt" and self.cells < 2:
+                raise InputError(
+                    f"the archive's shape needs at least one cell along each measure, got {self.shape}."
+                )
+        if self.cells < 2:
             raise InputError(f"a CVT archive needs at least 2 cells, got {self.cells}.")
 
 

@@ -144,9 +144,12 @@ class PPGAConfig:
         at_least_one("snapshot_iterations", self.keeping.snapshot_iterations)
         if not learns:
             return
-        for sizes in (self.network.actor, self.network.critic):
-            for size in sizes:
-                at_least_one("hidden units", size)
+        for name in ("actor", "critic"):
+            for size in getattr(self.network, name):
+                at_least_one(f"hidden units of network.{name}", size)
+        for name in ("episode_length", "threads"):
+            if getattr(self.simulation, name) is not None:
+                at_least_one(f"simulation.{name}", getattr(self.simulation, name))
         used = ALGORITHMS[self.algorithm]
         if used.alone and self.search.emitters > 1:
             raise InputError(f"{self.algorithm} has no emitters; leave --search.emitters at 1.")
@@ -174,15 +177,16 @@ class PPGAConfig:
             at_least_one(f"sac.{name}", getattr(sac, name))
         if sac.steps % sac.chunk:
             raise InputError(f"sac.steps must be a multiple of sac.chunk ({sac.chunk}), got {sac.steps}.")
+        _check_ranges("sac", sac, ("updates_per_step",))
         if round(sac.chunk * sac.environments * sac.updates_per_step) < 1:
             raise InputError(f"sac.updates_per_step {sac.updates_per_step} leaves no update in a chunk.")
         _check_ranges("sac", sac, ("tau", "best", "worst", "archived"), 1.0)
         if sac.best + sac.worst + sac.archived > 1:
             raise InputError("sac.best, worst and archived are shares of one population: at most 1 together.")
         for name in ("rates", "discounts", "reward_scales"):
-            low, high = getattr(sac, name)
-            if not 0 < low <= high < math.inf:
-                raise InputError(f"sac.{name} must be a rising pair of positive numbers, got {(low, high)}.")
+            pair = getattr(sac, name)
+            if not (len(pair) == 2 and 0 < pair[0] <= pair[1] < math.inf):
+                raise InputError(f"sac.{name} must be a rising pair of positive numbers, got {pair}.")
 
     def _check_ppo(self, measures: int, objectives: int) -> None:
         ppo, emitters = self.ppo, self.search.emitters

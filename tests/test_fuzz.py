@@ -36,6 +36,16 @@ JSON = some.recursive(
 )
 
 
+def spoil(data: some.DataObject, table: dict[str, Any]) -> None:
+    """Put anything at all in one place of a nested table."""
+    while True:
+        key = data.draw(some.sampled_from(sorted(table)))
+        if not isinstance(table[key], dict) or not table[key] or data.draw(some.booleans()):
+            table[key] = data.draw(JSON)
+            return
+        table = table[key]
+
+
 def content() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.safetensors"
@@ -108,13 +118,7 @@ def joined(header: dict[str, Any], rest: bytes) -> bytes:
 def test_a_description_that_says_anything_is_refused_or_whole(data: some.DataObject) -> None:
     header, rest = parts()
     description = json.loads(header["__metadata__"]["ppga"])
-    place: Any = description
-    for _ in range(3):
-        key = data.draw(some.sampled_from(sorted(place)))
-        if not isinstance(place[key], dict) or not place[key] or data.draw(some.booleans()):
-            place[key] = data.draw(JSON)
-            break
-        place = place[key]
+    spoil(data, description)
     header["__metadata__"]["ppga"] = json.dumps(description)
     read(joined(header, rest))
 
@@ -241,13 +245,7 @@ def test_a_config_file_that_says_anything_is_refused_or_whole(data: some.DataObj
         config, budget = ppga.preset("smoke", "hopper")
         folder.create("hopper", config, budget, {"task": {}})
         table = json.loads(folder.config.read_text())
-        place: Any = table
-        for _ in range(4):
-            key = data.draw(some.sampled_from(sorted(place)))
-            if not isinstance(place[key], dict) or not place[key] or data.draw(some.booleans()):
-                place[key] = data.draw(JSON)
-                break
-            place = place[key]
+        spoil(data, table)
         folder.config.write_text(json.dumps(table))
         try:
             _, read_config, read_budget = folder.read()

@@ -11,8 +11,10 @@ import pytest
 
 from ppga.algorithms import ALGORITHMS
 from ppga.analysis.runs import read_run
-from ppga.runs import Budget
-from ppga.study import CORRECTION_SECONDS, SYSTEMS, expected, plan
+from ppga.runs import Budget, PPGAConfig
+from ppga.runs.folder import RunFolder
+from ppga.study import CORRECTION_SECONDS, SYSTEMS, _evaluate_words, _train_words, expected, plan
+from ppga.tasks import TASKS
 
 from conftest import lines
 
@@ -119,6 +121,21 @@ def test_the_time_is_estimated_for_every_kind_of_budget(tmp_path: Path) -> None:
     assert expected(sphere.runs(), sphere) is None
     corrected = plan(["hopper"], ["map-elites"], 2, Budget(minutes=3.0), "smoke", 20, tmp_path / "study")
     assert expected(corrected.runs(), corrected) == 360 + 2 * CORRECTION_SECONDS
+
+
+def test_a_task_in_a_file_is_given_by_its_file_to_every_process(tmp_path: Path) -> None:
+    word = f"{Path(__file__).parent.parent / 'examples' / 'arm.py'}:Arm"
+    output = tmp_path / "study"
+    made = plan([word, "sphere"], ["map-elites"], 1, Budget(iterations=1), "smoke", 0, output)
+    assert made.tasks == ("arm", "sphere")
+    arm, sphere = made.runs()
+    assert arm.folder == output / "arm" / "map-elites-0"
+    assert _train_words(arm, made)[:2] == ["train", word]
+    assert _train_words(sphere, made)[:2] == ["train", "sphere"]
+    assert _evaluate_words(arm, made)[-2:] == ["--task", word]
+    RunFolder(arm.folder).create("arm", PPGAConfig(), Budget(iterations=1), {})
+    assert _train_words(arm, made)[:4] == ["train", word, "--resume", str(arm.folder)]
+    del TASKS["arm"]
 
 
 def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:

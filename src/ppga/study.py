@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Plan:
     preset: str
     episodes: int
     output: Path
+    files: Mapping[str, str] = field(default_factory=dict)
+    """FILE.py:CLASS of those tasks that are in files, by their names."""
 
     def corrects(self, one: "Planned") -> bool:
         """Whether a run's elites are judged again."""
@@ -109,6 +111,7 @@ def plan(
     budget.check()
     everything = list(TASKS)
     named = [name if name in ("all", "sphere") else find(name) for name in tasks]
+    files = {name: word for name, word in zip(named, tasks, strict=True) if ".py:" in word}
     made = Plan(
         names(named, everything, [*TASKS, "sphere"], "task"),
         names(algorithms, SYSTEMS, [*ALGORITHMS, *VARIANTS], "algorithm"),
@@ -117,6 +120,7 @@ def plan(
         preset,
         episodes,
         output,
+        files,
     )
     file = output / "study.json"
     if file.exists() and read_json(file).get("preset") != preset:
@@ -157,7 +161,7 @@ def run(plan: Plan, console: Console) -> bool:
         say(f"\n{number} of {len(waiting)}: {one.algorithm} on {one.task}, seed {one.seed}")
         code = _call(_train_words(one, plan))
         if code == 0 and plan.corrects(one) and _found(one):
-            code = _call(["evaluate", str(one.folder), "--episodes", str(plan.episodes)])
+            code = _call(_evaluate_words(one, plan))
         if code in STOPPED:
             raise KeyboardInterrupt
         if code:
@@ -239,13 +243,20 @@ def _train_words(one: Planned, plan: Plan) -> list[str]:
         if (limit := getattr(plan.budget, name)) is not None
         for word in (f"--{name.replace('_', '-')}", str(limit))
     ]
+    task = plan.files.get(one.task, one.task)
     if RunFolder(one.folder).config.exists():
-        return ["train", "--resume", str(one.folder), *budget]
+        return ["train", task, "--resume", str(one.folder), *budget]
     algorithm, options = VARIANTS.get(one.algorithm, (one.algorithm, ()))
     return [
-        "train", one.task, "--algorithm", algorithm, "--preset", plan.preset, "--seed", str(one.seed),
+        "train", task, "--algorithm", algorithm, "--preset", plan.preset, "--seed", str(one.seed),
         "--output", str(one.folder), *budget, *options,
     ]  # fmt: skip
+
+
+def _evaluate_words(one: Planned, plan: Plan) -> list[str]:
+    """The command that judges a run's elites again."""
+    own = ["--task", plan.files[one.task]] if one.task in plan.files else []
+    return ["evaluate", str(one.folder), "--episodes", str(plan.episodes), *own]
 
 
 def _call(words: Sequence[str]) -> int:

@@ -48,6 +48,36 @@ def test_by_way_of_a_data_frame() -> None:
         made.from_pandas(frame.assign(objective=np.nan))
 
 
+def test_elites_that_do_not_fit_are_refused() -> None:
+    made = placed()
+    rows = {name: np.array(values) for name, values in made.elites.items()}
+    for name, values, message in (
+        ("solution", rows["solution"][:, :3], "solution: expected numbers"),
+        ("measures", rows["measures"][:2], "measures: expected numbers"),
+        ("measures", np.full((3, 2), np.nan), "measures has values that are not finite"),
+        ("log_std", np.full((3, 3), "a"), "log_std: expected numbers"),
+        ("objective", rows["objective"][:0], "expected numbers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            made.filled(rows | {name: values})
+
+
+def test_on_borders_nobody_is_lost_on_the_way_to_qdax() -> None:
+    pytest.importorskip("qdax")
+    base = archive()
+    cells = np.arange(9)
+    corner = np.stack(np.unravel_index(cells, (3, 3)), axis=1) / 3
+    elites = {name: np.repeat(values[:1], 9, axis=0) for name, values in base.elites.items()}
+    elites |= {"index": cells.astype(np.int32), "measures": corner.astype(np.float32)}
+    elites["objective"] = np.arange(9, dtype=np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = Archive(base.description, elites).to_qdax()
+    assert sorted(np.asarray(made.fitnesses)[:, 0]) == list(range(9))
+    order = np.argsort(np.asarray(made.fitnesses)[:, 0])
+    np.testing.assert_array_equal(np.asarray(made.descriptors)[order], elites["measures"])
+
+
 def test_qdax_has_every_elite_where_qdax_would_put_it() -> None:
     """QDax numbers cells otherwise; each elite is the one of the centroid nearest to its measures."""
     pytest.importorskip("qdax")

@@ -148,17 +148,26 @@ def test_an_end_is_a_time_limit_only_if_it_says_so(limit: bool) -> None:
     assert state.terminated.tolist() == [not limit] * 2
 
 
+def test_measures_may_be_made_of_sums() -> None:
+    task = ppga.from_brax(
+        Counter(True), lambda state: state.obs / 10, name="counter", measure_names=["count"],
+        episode=lambda total, steps: total + 0 * steps[:, None],
+    )  # fmt: skip
+    scores = jax.jit(lambda key: evaluate(task, push, key, 2))(jax.random.key(0))
+    np.testing.assert_allclose(scores.measures, [[1.0]] * 2)  # 0.1 + 0.2 + 0.3 + 0.4
+
+
 def test_what_brings_bad_measures_is_told_with_the_values() -> None:
     def made(measure: Any, **options: Any) -> Environment:
         return ppga.from_brax(Counter(False), measure, name="counter", measure_names=["count"], **options)
 
-    with pytest.raises(InputError, match=r"must return shape \(1,\) for count, got \(2,\)"):
+    with pytest.raises(InputError, match=r"shape \(1,\) for count of each environment, got \(1, 2\)"):
         made(lambda state: jnp.zeros(2))  # noqa: ARG005
-    with pytest.raises(InputError, match=r"gives \[2.0\], which is not within \[\(0.0, 1.0\)\]"):
+    with pytest.raises(InputError, match=r"'count' is 2, which is not within its range \[0, 1\]"):
         made(lambda state: state.obs + 2)
-    with pytest.raises(InputError, match=r"gives \[nan\]"):
+    with pytest.raises(InputError, match="'count' is nan"):
         made(lambda state: state.obs / 0)
-    with pytest.raises(InputError, match="must be of one length"):
+    with pytest.raises(InputError, match="archive_shape must tell"):
         made(lambda state: state.obs, archive_shape=(3, 3))
     with pytest.raises(InputError, match="has no reset"):
         ppga.from_brax(object(), lambda state: state, name="no", measure_names=["x"])
@@ -244,8 +253,12 @@ def test_what_gymnasium_cannot_be_asked_for_is_told() -> None:
         ppga.from_gymnasium(
             lambda n: gymnasium.make_vec("InvertedPendulum-v5", n), upright, name="p", measure_names=["x"]
         )
-    with pytest.raises(InputError, match=r"must return shape \(1, 2\) for a, b, got \(1, 1\)"):
+    with pytest.raises(InputError, match=r"shape \(2,\) for a, b of each environment, got \(2, 1\)"):
         ppga.from_gymnasium("InvertedPendulum-v5", upright, measure_names=["a", "b"])
+    with pytest.raises(InputError, match=r"got \(1, 1\) for 2"):
+        ppga.from_gymnasium("InvertedPendulum-v5", lambda seen, *_: seen[:1, :1], measure_names=["a"])
+    with pytest.raises(InputError, match="measure_ranges must be a pair"):
+        gym(measure_ranges=(0, 1))
     with pytest.raises(InputError, match="what is the task called"):
         ppga.from_gymnasium(lambda n: n, upright, measure_names=["x"])
     made = ppga.from_gymnasium(

@@ -17,7 +17,7 @@ from ppga import InputError
 from ppga.archives import load_archive
 from ppga.physics import Array
 from ppga.rollouts import Recording, evaluate, record
-from ppga.tasks import TASKS, Task, find, is_known, make_task, sample
+from ppga.tasks import TASKS, find, is_known, make_task, names, robot, sample
 
 from conftest import shared_task
 
@@ -88,6 +88,11 @@ def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
         ("Slider = 3", "robot.py:Slider", "neither a class nor a function"),
         ("def Slider(): return 3", "robot.py:Slider", "gives int, which is no task"),
         (SLIDER.replace('"slider"', '"ant"'), "robot.py:Slider", "is called 'ant', and so is another"),
+        (SLIDER.replace('"slider"', '"../up"'), "robot.py:Slider", "made of letters, digits"),
+        (SLIDER.replace('"slider"', '"all"'), "robot.py:Slider", "made of letters, digits"),
+        (SLIDER.replace('("place",)', "()"), "robot.py:Slider", "shape"),
+        (SLIDER.replace("usual_length", "archive_shape = (0,); usual_length"), "robot.py:Slider", "shape"),
+        (SLIDER.replace("usual_length", "measure_ranges = 0, 1; usual_length"), "robot.py:Slider", "pair"),
         (SLIDER.replace("return body.qpos\n", "return body.qpos[0]\n"), "robot.py:Slider", r"proxies\(\)"),
         (
             SLIDER.replace("return body.qpos\n", "return body.qpos + 3\n"), "robot.py:Slider",
@@ -125,12 +130,18 @@ def test_an_installed_package_brings_tasks(tmp_path: Path, monkeypatch: pytest.M
     info = tmp_path / "sliders-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sliders\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ppga.tasks]\nslider = sliders:Slider\nbad = sliders:Nothing\n")
+    (info / "entry_points.txt").write_text(
+        "[ppga.tasks]\nslider = sliders:Slider\nbad = sliders:Nothing\nother = sliders:Slider\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert is_known("slider")
     assert make_task("slider").action_size == 1
     with pytest.raises(InputError, match="installed task bad cannot be loaded"):
         make_task("bad")
+    TASKS.pop("slider")
+    with pytest.raises(InputError, match="other calls itself 'slider'"):
+        make_task("other")
+    assert {"slider", "bad", "other", "ant"} <= set(names())
 
 
 def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
@@ -147,7 +158,8 @@ def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
     assert str(file) not in (run / "config.json").read_text()
     (tmp_path / "ran").unlink()
 
-    for words in (["evaluate", str(run)], ["train", "--resume", str(run), "--iterations", "3"]):
+    resume = ["train", "--resume", str(run), "--iterations", "3"]
+    for words in (["evaluate", str(run)], resume, [*resume, "--dry-run"]):
         refused = command(*words, folder=tmp_path)
         assert refused.returncode == 2, refused.stdout
         assert "task of your own" in refused.stderr
@@ -160,6 +172,25 @@ def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
     more = command("train", word, "--resume", str(run), "--iterations", "3", folder=tmp_path)
     assert more.returncode == 0, more.stderr
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+    assert f"train slider.py:Slider --resume {run}" in more.stdout
+    # the same name, measured otherwise
+    file.write_text(SLIDER.replace('("place",)', '("speed",)'))
+    for words in (
+        ["evaluate", str(run), "--task", word],
+        ["train", word, "--resume", str(run), "--iterations", "4"],
+    ):
+        changed = command(*words, folder=tmp_path)
+        assert changed.returncode == 2, changed.stdout
+        assert "place" in changed.stderr
+        assert "speed" in changed.stderr
+    # and a run that names a file itself
+    config = json.loads((run / "config.json").read_text())
+    (tmp_path / "ran").unlink()
+    file.write_text(SLIDER + f"\n(__import__('pathlib').Path({str(tmp_path)!r}) / 'ran').touch()\n")
+    (run / "config.json").write_text(json.dumps(config | {"task": word}))
+    assert command(*resume, "--dry-run", folder=tmp_path).returncode == 2
+    assert not (tmp_path / "ran").exists()
+    (run / "config.json").write_text(json.dumps(config))
     other = command("train", "hopper", "--resume", str(run), "--iterations", "4", folder=tmp_path)
     assert other.returncode == 2
     assert "is a run of slider, not of hopper" in other.stderr
@@ -168,8 +199,7 @@ def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", [ARM, f"{EXAMPLES / 'quadruped.py'}:Quadruped"])
 def test_the_examples_are_judged_where_they_start(word: str) -> None:
     """At rest the arm's hand is where plain MuJoCo has it, and the quadruped stands."""
-    task = make_task(word, episode_length=5)
-    assert isinstance(task, Task)
+    task = robot(find(word), episode_length=5)
 
     def still(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
         return jnp.zeros((len(observation), task.action_size))
@@ -243,8 +273,8 @@ def test_damage_does_what_it_says() -> None:
     broken = ppga.damaged(whole, ["lock:foot_joint", "weak:leg_joint:0.5", "mass:torso:2", "friction:0.3"])
     assert broken.model.body("torso").mass[0] == 2 * whole.model.body("torso").mass[0]
     assert broken.model.geom("floor").friction[0] == 0.3 * whole.model.geom("floor").friction[0]
-    gears = {task: [task.model.actuator(name).gear[0] for name in range(6)] for task in (whole, broken)}
-    assert [a / b for a, b in zip(gears[broken], gears[whole], strict=True)].count(1.0) == 4
+    strong, left = whole.model.actuator_gainprm[:, 0], broken.model.actuator_gainprm[:, 0]
+    assert sorted((left / strong).tolist()) == [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]
     angle = whole.model.joint("foot_joint").qposadr[0]
     turned = []
     for task in (whole, broken):
@@ -252,6 +282,36 @@ def test_damage_does_what_it_says() -> None:
         turned.append(float(np.ptp(np.asarray(seen.qpos)[:, :, angle])))
     assert turned[0] > 0.2
     assert turned[1] < 0.02, "the joint is locked, but for where it starts"
+
+
+def test_a_locked_joint_is_not_too_stiff_for_any_integrator() -> None:
+    for integrator in ("fast", "gymnasium"):
+        broken = ppga.damaged(robot("hopper", integrator=integrator, episode_length=30), ["lock:leg_joint"])
+
+        def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+            return jax.random.uniform(key, (len(observation), 3), minval=-1.0)
+
+        scores = jax.jit(lambda key, task=broken, act=act: evaluate(task, act, key, 4))(jax.random.key(0))
+        assert not scores.diverged.any()
+
+
+def test_a_weak_servo_still_knows_where_it_should_be() -> None:
+    """Half as strong it gives half the force towards the same place."""
+    whole = robot(find(f"{EXAMPLES / 'quadruped.py'}:Quadruped"), episode_length=30)
+    broken = ppga.damaged(whole, ["weak:fl knee:0.5"])
+    forces = []
+    for task in (whole, broken):
+        data = mujoco.MjData(task.model)
+        motor = mujoco.mj_name2id(task.model, mujoco.mjtObj.mjOBJ_JOINT, "fl knee")
+        number = int(np.flatnonzero(task.model.actuator_trnid[:, 0] == motor)[0])
+        data.ctrl[number] = 0.1
+        mujoco.mj_forward(task.model, data)
+        forces.append(data.actuator_force[number])
+        data.qpos[task.model.jnt_qposadr[motor]] = 0.1
+        mujoco.mj_forward(task.model, data)
+        np.testing.assert_allclose(data.actuator_force[number], 0, atol=1e-9)
+    assert forces[0] > 0.1
+    np.testing.assert_allclose(forces[1], forces[0] / 2)
 
 
 def test_proxies_are_held_against_what_they_stand_for() -> None:

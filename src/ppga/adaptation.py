@@ -75,8 +75,7 @@ def adapt(
         enough: stop when a trial has given this share of the most that is still expected.
     """
     at_least_one("trials", trials)
-    if len(archive) < 2:
-        raise InputError("an archive of two elites at least is needed to choose from.")
+    _check_choice(archive)
     index = np.asarray(archive.elites["index"])
     prior = np.asarray(archive.elites["objective"], float)
     floor, spread = archive.qd_offset, max(float(prior.std()), 1e-9)
@@ -102,6 +101,11 @@ def adapt(
     return Adaptation(index[rows], np.array(seen), expected, False)
 
 
+def _check_choice(archive: Archive) -> None:
+    if len(archive) < 2:
+        raise InputError("an archive of two elites at least is needed to choose from.")
+
+
 def matern(a: NumpyArray, b: NumpyArray, length: float) -> NumpyArray:
     """Matern's 5/2 kernel between places (n, k) and (m, k)."""
     distance = np.sqrt(5.0) * np.linalg.norm(a[:, None] - b[None], axis=2) / length
@@ -113,12 +117,13 @@ class Recovery:
     """Adapting to a simulated damage, beside what else one could do; all as means over many episodes.
 
     Attributes:
-        whole: what the best elite gives the whole robot.
+        whole: what the best elite gives the whole robot, as archived.
         champion: what the same elite gives the broken one.
         adapted: (t,) what the best of the first trials gives.
         random: (t,) likewise, if elites are tried at random.
         possible: what the best of all elites gives.
         adaptation: the trials.
+        fallen: share of the episodes on the broken robot in which physics diverged.
     """
 
     whole: float
@@ -127,6 +132,7 @@ class Recovery:
     random: NumpyArray
     possible: float
     adaptation: Adaptation
+    fallen: float
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the expectations."""
@@ -139,6 +145,7 @@ class Recovery:
             "cells": self.adaptation.cells.tolist(),
             "seen": self.adaptation.seen.tolist(),
             "enough": self.adaptation.enough,
+            "fallen": self.fallen,
         }
 
 
@@ -162,7 +169,11 @@ def recover(
         seed: of the episodes' starts, and of the random trials.
         progress: called with how many elites are judged, of how many.
     """
+    _check_choice(archive)
     played, _ = play_all(archive, broken, episodes, seed, progress)
+    fallen = float((~np.isfinite(played)).mean())
+    if fallen == 1:
+        raise InputError("with this damage, physics diverges whatever the robot does.")
     played = np.where(np.isfinite(played), played, archive.qd_offset)
     row = {int(cell): number for number, cell in enumerate(archive.elites["index"])}
     found = adapt(archive, lambda cell: float(played[row[cell], 0]), trials)
@@ -177,6 +188,7 @@ def recover(
         random=np.mean([_best_so_far(played[:, 0], mean, order) for order in orders], axis=0),
         possible=float(mean.max()),
         adaptation=found,
+        fallen=fallen,
     )
 
 

@@ -31,10 +31,15 @@ def _know(task: str | None) -> None:
         find(task)
 
 
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
+
+
 def tasks() -> None:
     """List the tasks with their sizes."""
     machine.check_devices()
-    from ppga.tasks import TASKS, make_task
+    from ppga.tasks import make_task, names
 
     table = Table(
         box=SIMPLE,
@@ -42,7 +47,7 @@ def tasks() -> None:
     )
     for heading in ("task", "sees", "acts", "archive", "QD offset", "step", "measures"):
         table.add_column(heading, justify="left" if heading in ("task", "measures") else "right")
-    for name in TASKS:
+    for name in names():
         task = make_task(name)
         table.add_row(
             name,
@@ -68,10 +73,10 @@ def demo(task: str = "halfcheetah", minutes: float = 5.0, seed: int = 0) -> None
     """
     machine.check_devices()
     from ppga.demo import run, show_gaits
-    from ppga.tasks import TASKS, sample
+    from ppga.tasks import find, sample
     from ppga.training import make_display, show
 
-    choose("task", task, TASKS)
+    task = find(task)
     outcome = run(task, minutes, seed, make_display(console))
     if len(outcome.archive) and sample(task).has_feet:
         show_gaits(outcome.archive, console)
@@ -100,8 +105,7 @@ def evaluate(
         task: where the robot is, FILE.py:CLASS, if it is one of your own.
     """
     at_least_one("--episodes", episodes)
-    if not 0 <= seed < 2**32:
-        raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
+    _check_seed(seed)
     machine.check_devices()
     _know(task)
     from rich.progress import Progress
@@ -240,6 +244,13 @@ def adapt(
     """
     at_least_one("--trials", trials)
     at_least_one("--episodes", episodes)
+    _check_seed(seed)
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"--output must be a picture (.png, .svg or .pdf), got {output}.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
     machine.check_devices()
     _know(task)
     from rich.progress import Progress
@@ -271,6 +282,8 @@ def adapt(
             f"{found.random[number]:,.0f}",
         )  # fmt: skip
     console.print(table)
+    if found.fallen:
+        console.print(f"[yellow]physics diverged in {found.fallen:.0%} of the episodes[/yellow]")
     console.print(
         f"The best elite gave the whole robot {found.whole:,.0f} and gives the broken one "
         f"{found.champion:,.0f}. After {len(trial.cells)} trials, the elite of cell {trial.best} gives it "
@@ -278,8 +291,8 @@ def adapt(
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     try:
-        plots.save(draw(found, ", ".join(damage)), output)
         write_json(output.with_suffix(".json"), {"damage": list(damage), **found.to_json()})
+        plots.save(draw(found, ", ".join(damage)), output)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write to {output}: {error}.") from None
     console.print(f"{output}", soft_wrap=True)
@@ -517,9 +530,9 @@ def bench(
             raise InputError(f"cannot write to {json}: {error.strerror}.") from None
     machine.check_devices()
     from ppga.bench.harness import table, write_json
-    from ppga.tasks import TASKS
+    from ppga.tasks import TASKS, find
 
-    names = list(TASKS) if task == "all" else [choose("task", task, [*TASKS, "all"])]
+    names = list(TASKS) if task == "all" else [find(task)]
     results = []
     for number, name in enumerate(names, start=1):
         with console.status(f"measuring {name} ({number} of {len(names)})"):

@@ -12,10 +12,9 @@ from rich.table import Table
 
 from ppga import machine
 from ppga.bench.harness import rates
-from ppga.errors import choose
 from ppga.physics import MujocoPhysics
 from ppga.physics.host import HostArray
-from ppga.tasks import TASKS, Task, robot
+from ppga.tasks import Task, find, robot
 
 PARITY_STEPS, PARITY_BODIES = 5, 12
 # MJX computes in float32: after five control steps joints agree to a tenth of this, relative where above 1
@@ -24,8 +23,7 @@ MJX_TOLERANCE = 1e-3
 
 def run(name: str, environments: int, threads: int | None, console: Console) -> bool:
     """Print the report; return whether every check held."""
-    choose("task", name, TASKS)
-    task = robot(name, threads=threads)
+    task = robot(find(name), threads=threads)
     facts = machine.describe()
     console.print(_facts_table(facts))
     checks = Table(title=f"checks ({name})")

@@ -61,7 +61,7 @@ def parts(archive: Archive, cell: int) -> dict[str, Any]:
     low, high = np.array(description["task"]["control_range"], np.float32).T
     return {
         "task": description["task"]["name"],
-        "control_dt": np.float32(description["task"].get("control_dt", np.nan)),
+        "control_dt": np.float32(description["task"].get("control_dt") or np.nan),
         "cell": cell,
         "objective": elite["objective"],
         "measures": elite["measures"],

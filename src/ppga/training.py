@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -16,6 +17,7 @@ from tyro.conf import Positional
 
 from ppga import machine
 from ppga.algorithms import ALGORITHMS
+from ppga.archives import Archive
 from ppga.archives.maps import text as heatmap
 from ppga.errors import InputError, choose
 from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, train
@@ -24,8 +26,9 @@ from ppga.runs.config import differences
 from ppga.runs.display import Display, Lines, Picture
 from ppga.runs.estimate import Estimate, estimate, span
 from ppga.runs.folder import RunFolder
-from ppga.runs.loop import make_algorithm
+from ppga.runs.loop import check_known, make_algorithm
 from ppga.tasks import TASKS, find
+from ppga.tasks.find import FROM_FILE
 
 PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
@@ -90,6 +93,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
             task = find(task) if task is not None and task != "sphere" else task
             _check_resumed(resume, task, old_task, defaults, config, output, "--preset" in " ".join(words))
             task = old_task if task is None else task
+            check_known(str(task), resume)
         if task is None:
             raise InputError(f"which task? One of {', '.join(TASKS)}, FILE.py:NAME; or --resume RUN.")
         if resume is None:
@@ -124,6 +128,8 @@ def show(console: Console, outcome: Outcome) -> None:
     """The archive, its numbers, and what to do next."""
     archive = outcome.archive
     elites = archive.elites
+    # a task in a file has to be named again
+    again = f"ppga train{_file_of(archive)} --resume {outcome.folder}"
     if len(archive):
         console.print(heatmap(archive.shape, elites["index"], elites["objective"]))
         measures = ", ".join(archive.measure_names)
@@ -142,13 +148,22 @@ def show(console: Console, outcome: Outcome) -> None:
             f"\n  picture    {outcome.folder / 'heatmap.png'}"
             f"\n  metrics    {outcome.folder / 'metrics.jsonl'}"
             f"\n  archive    {outcome.folder / 'archive'}    ppga.load_archive({str(outcome.folder)!r})"
-            f"\n  longer     ppga train --resume {outcome.folder} --minutes {_twice(outcome)}\n",
+            f"\n  longer     {again} --minutes {_twice(outcome)}\n",
             soft_wrap=True,
             highlight=False,
         )
     if outcome.interrupted:
-        console.print(f"stopped early. Go on with: ppga train --resume {outcome.folder}", soft_wrap=True)
+        console.print(f"stopped early. Go on with: {again}", soft_wrap=True)
         sys.exit(128 + outcome.interrupted)
+
+
+def _file_of(archive: Archive) -> str:
+    """FILE.py:NAME of an archive's task, if it is in a file, with a space before it."""
+    maker: Any = TASKS.get(archive.description["task"]["name"])
+    module = getattr(maker, "__module__", "")
+    if not module.startswith(FROM_FILE):
+        return ""
+    return f" {os.path.relpath(str(sys.modules[module].__file__))}:{maker.__name__}"
 
 
 def _twice(outcome: Outcome) -> int:

@@ -1,5 +1,6 @@
 """Policies of a task, to be judged by playing: what learners of all kinds build upon."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,8 +96,12 @@ class PolicyProblem:
                 "integrator": task.integrator,
                 "observation_size": task.observation_size,
                 "action_size": task.action_size,
-                "control_dt": task.control_dt,
+                "control_dt": None if math.isnan(task.control_dt) else task.control_dt,
                 "control_range": [list(pair) for pair in task.control_range],
+                "measure_names": list(task.measure_names),
+                "measure_ranges": [list(pair) for pair in task.measure_ranges],
+                "archive_shape": list(task.archive_shape),
+                "qd_offset": task.qd_offset,
             },
             "network": {
                 **self.actor.describe(),

@@ -116,6 +116,7 @@ def play_all(
     at_least_one("episodes", episodes)
     if not len(archive):
         raise InputError("the archive is empty.")
+    _check_fits(archive, task)
     network = Network.of(archive.description["network"])
     if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
         raise InputError(
@@ -224,7 +225,23 @@ def task_of(archive: Archive, physics: str | None = None) -> Environment:
         "episode_length": (made["episode_length"], usual.episode_length),
         "integrator": (made["integrator"], usual.integrator),
     }
-    return make_task(made["name"], **{name: value for name, (value, own) in wanted.items() if value != own})
+    task = make_task(made["name"], **{name: value for name, (value, own) in wanted.items() if value != own})
+    _check_fits(archive, task)
+    return task
+
+
+def _check_fits(archive: Archive, task: Environment) -> None:
+    """Raise an InputError unless an archive's elites are policies for a task and measured as it measures."""
+    made = archive.description["task"]["name"]
+    if archive.description.get("network") is None:
+        raise InputError(f"the solutions of {made} are not policies.")
+    if made != task.name:
+        raise InputError(f"the archive is of {made}, not of {task.name}.")
+    if archive.measure_names != task.measure_names or not np.allclose(archive.ranges, task.measure_ranges):
+        raise InputError(
+            f"the archive measures {', '.join(archive.measure_names)} in {archive.ranges}; {task.name} "
+            f"measures {', '.join(task.measure_names)} in {task.measure_ranges}."
+        )
 
 
 def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, physics: str) -> Evaluation:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ppga.errors import at_least_one
+from ppga.errors import InputError, at_least_one
 from ppga.networks import Network
 from ppga.physics import Array
 from ppga.policies import init_mlp
@@ -99,7 +99,14 @@ def check_proxies(
     total, steps = np.asarray(seen.proxies).sum(axis=1), alive.sum(axis=1)
     proxies = total / np.maximum(steps, 1)[:, None]
     found = task.measures(jnp.asarray(total), jnp.asarray(steps)) if measure is None else measure(seen)
-    measures = np.asarray(found, float).reshape(policies, -1)
+    measures = np.asarray(found, float)
+    if measures.shape == (policies,) and proxies.shape[1] == 1:
+        measures = measures[:, None]
+    if measures.shape != proxies.shape:
+        raise InputError(
+            f"{task.name} has the measures {', '.join(task.measure_names)}: expected shape "
+            f"{proxies.shape}, got {measures.shape}."
+        )
     pairs = list(zip(proxies.T, measures.T, strict=True))
     return Together(
         task.measure_names,

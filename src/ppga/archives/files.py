@@ -186,17 +186,24 @@ class Archive:
         Genotypes are the flat solutions (d); what else is kept with elites comes as extra scores.
         """
         qdax = import_extra("qdax.core.containers.mapelites_repertoire", "qdax")
-        low, high = (list(bounds) for bounds in zip(*self.ranges, strict=True))
-        centroids = self.centroids
-        if centroids is None:
-            centroids = np.asarray(qdax.compute_euclidean_centroids(self.shape, low, high))
         self._not_empty()
         main = {name: np.asarray(self.elites[name]) for name in MAIN_FIELDS}
         extra = {name: np.asarray(values) for name, values in self.elites.items() if name not in MAIN_FIELDS}
-        return qdax.MapElitesRepertoire.init(
-            main["solution"], main["objective"][:, None], main["measures"], centroids,
+        if self.centroids is None:
+            low, high = np.array(self.ranges).T
+            centroids = np.asarray(qdax.compute_euclidean_centroids(self.shape, list(low), list(high)))
+            place = np.stack(np.unravel_index(main["index"], self.shape), axis=1)
+            middles = low + (place + 0.5) / np.array(self.shape) * (high - low)
+        else:
+            centroids, middles = self.centroids, self.centroids[main["index"]]
+        # placed by the middles of their cells: who is measured on a border could be counted to another cell
+        middles = middles.astype(np.float32)
+        made = qdax.MapElitesRepertoire.init(
+            main["solution"], main["objective"][:, None], middles, centroids,
             extra_scores=extra, keys_extra_scores=tuple(extra),
         )  # fmt: skip
+        cells = np.asarray(qdax.get_cells_indices(middles, centroids))
+        return made.replace(descriptors=made.descriptors.at[cells].set(main["measures"]))
 
     def filled(self, rows: Mapping[str, NumpyArray]) -> "Archive":
         """The same archive with other elites: of those that land in one cell, the best.
@@ -209,7 +216,15 @@ class Archive:
         if missing:
             raise InputError(f"elites of this archive have {', '.join(missing)}, and these have not.")
         objective = np.asarray(rows["objective"])
-        cells = self.cells_of(np.asarray(rows["measures"]).reshape(len(objective), -1))
+        for name, values in self.elites.items():
+            if name == "index" or name not in rows:
+                continue
+            given, wanted = np.asarray(rows[name]), (len(objective), *values.shape[1:])
+            if not len(objective) or given.shape != wanted or given.dtype.kind not in "fiu":
+                raise InputError(f"{name}: expected numbers {wanted}, got {given.dtype} {given.shape}.")
+            if not np.isfinite(given).all():
+                raise InputError(f"{name} has values that are not finite.")
+        cells = self.cells_of(np.asarray(rows["measures"]))
         chosen = best_of_each(cells, objective)
         elites = {
             name: np.asarray(rows[name])[chosen].reshape(-1, *values.shape[1:]).astype(values.dtype)

@@ -135,14 +135,15 @@ class RunFolder:
 
     def check_problem(self, problem: dict[str, Any]) -> None:
         """Raise an InputError if the run was begun with a task that described itself otherwise."""
-        then, now = read_json(self.config).get("problem"), json.loads(json.dumps(problem))
-        if then != now:
-            changed = [
-                f"{part}.{name} (was {(then or {}).get(part, {}).get(name)!r}, now {value!r})"
-                for part in now
-                for name, value in (now[part] or {}).items()
-                if ((then or {}).get(part) or {}).get(name) != value
-            ]
+        then, now = read_json(self.config).get("problem") or {}, json.loads(json.dumps(problem))
+        nothing: dict[str, Any] = {}
+        changed = [
+            f"{part}.{name} (was {value!r}, now {(now.get(part) or nothing).get(name)!r})"
+            for part in then
+            for name, value in (then[part] or nothing).items()  # older runs say less
+            if (now.get(part) or nothing).get(name) != value
+        ]
+        if changed or {part: bool(then[part]) for part in then} != {part: bool(now[part]) for part in now}:
             raise InputError(
                 f"{self.path} was begun with another task: {', '.join(changed) or then}. A task of your own "
                 "is given again: ppga train FILE.py:NAME --resume RUN, or ppga.resume(run, task=...)."

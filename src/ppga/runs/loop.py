@@ -36,7 +36,7 @@ from ppga.tasks import Environment, find, is_known, make_task
 
 WRITING_SHARE = 50
 """Writing a checkpoint may take a fiftieth of the time."""
-COMPARABLE = ("episode_length", "integrator", "dimensions")
+COMPARABLE = ("episode_length", "integrator", "dimensions", "measure_names")
 """What must be the same of two tasks for their scores to be comparable; the engines agree."""
 PICTURE_SECONDS = 60.0
 """Least time between two pictures of the archive."""
@@ -153,11 +153,8 @@ def resume(
     budget = budget or old_budget
     budget.check()
     display = display or Silent()
-    if task is None and name != "sphere" and not is_known(name):
-        raise InputError(
-            f"{name} is a task of your own; give it again: ppga train FILE.py:NAME --resume {run}, or in "
-            "Python ppga.resume(run, task=...)."
-        )
+    if task is None:
+        check_known(name, folder.path)
     with _telling(folder), folder.locked(), contextlib.ExitStack() as stack:
         algorithm = make_algorithm(name if task is None else task, config, display.pulse)
         _check_run(algorithm, config, budget, folder.path)
@@ -219,6 +216,15 @@ def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:
     algorithm.start()
     if config.init_from:
         begin_at(load_archive(config.init_from), algorithm)
+
+
+def check_known(name: str, run: Path) -> None:
+    """Raise an InputError if a run's task is in a file that nobody has named."""
+    if name != "sphere" and not is_known(name):
+        raise InputError(
+            f"{name} is a task of your own; give it again: ppga train FILE.py:NAME --resume {run}, or in "
+            "Python ppga.resume(run, task=...)."
+        )
 
 
 def task_name(task: str | Environment | Problem) -> str:
@@ -295,7 +301,7 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
     if theirs["task"]["name"] != ours["task"]["name"]:
         raise InputError(f"that archive is of {theirs['task']['name']}, this run of {ours['task']['name']}.")
     for name, value in ours["task"].items():  # elites keep the scores they were judged with
-        if name in COMPARABLE and theirs["task"].get(name) != value:
+        if name in COMPARABLE and theirs["task"].get(name, value) != value:
             raise InputError(
                 f"the scores of that archive cannot be compared with this run's: its {name} is "
                 f"{theirs['task'].get(name)!r}, here {value!r}."

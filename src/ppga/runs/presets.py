@@ -36,15 +36,16 @@ def preset(
     choose("algorithm", algorithm, ALGORITHMS)
     known = task if isinstance(task, str) else task.name
     config, budget = {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](known)
-    if known not in TUNED:
-        config = _untuned(config, task)
     config = replace(config, algorithm=algorithm)
     if name == "paper":
+        config = config if known in TUNED else _untuned(config, task)
         return _paper_other(config, known), budget if algorithm in LIKE_PPGA else Budget(evaluations=600_000)
     if minutes is not None and minutes < SHORT:
         config = replace(config, search=replace(config.search, reward_first=6, first_updates=20))
     config = _laptop_other(config)
-    return (_small(config) if name == "smoke" else config), budget
+    if name == "smoke":
+        config = _small(config)
+    return config if known in TUNED else _untuned(config, task), budget
 
 
 SHORT = 15.0
@@ -63,11 +64,10 @@ def _untuned(config: PPGAConfig, task: str | Environment) -> PPGAConfig:
         task = sample(task)
     agents = len(task.measure_names) + 1
     environments = -(-config.ppo.environments // agents) * agents
-    return replace(
-        config,
-        ppo=replace(config.ppo, environments=environments),
-        archive=replace(config.archive, threshold_min=task.qd_offset),
-    )
+    config = replace(config, ppo=replace(config.ppo, environments=environments))
+    if config.archive.threshold_min is None:
+        return config
+    return replace(config, archive=replace(config.archive, threshold_min=task.qd_offset))
 
 
 def _laptop_other(config: PPGAConfig) -> PPGAConfig:

@@ -11,8 +11,10 @@ from ppga.physics import make_physics
 from ppga.storage import NumpyArray
 from ppga.tasks.base import Task
 
-LOCKED = 1e5
-"""Damping of a joint that is locked, in N m s/rad: a motor of 100 N m turns it by 3 degrees a minute."""
+LOCKED = 1e5, 2e3
+"""Damping (N m s/rad) and inertia (kg m^2) of a joint that is locked: it hardly turns,
+however strong its motor, and no integrator finds it stiff.
+"""
 
 
 def damaged(task: Task, damages: Sequence[str]) -> Task:
@@ -49,6 +51,7 @@ def _break(model: mujoco.MjModel, damage: str) -> None:
     factor = 0.0 if kind == "lock" else _factor(damage, words[-1])
     if kind == "friction":
         model.geom_friction[:, 0] *= factor
+        model.pair_friction[:, :2] *= factor
         return
     if kind == "mass":
         names = [model.body(number).name for number in range(1, model.nbody)]
@@ -58,8 +61,11 @@ def _break(model: mujoco.MjModel, damage: str) -> None:
         return
     joint = _joint(model, words[0])
     if kind == "lock":
-        model.dof_damping[model.jnt_dofadr[joint]] = LOCKED
-    model.actuator_gear[_motors(model, joint)] *= factor
+        turns = model.dof_jntid == joint
+        model.dof_damping[turns], model.dof_armature[turns] = LOCKED
+    motors = _motors(model, joint)  # by their force, so that servos still know where they are
+    for values in (model.actuator_gainprm, model.actuator_biasprm, model.actuator_forcerange):
+        values[motors] *= factor
 
 
 def _factor(damage: str, word: str) -> float:

@@ -7,9 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 
 from ppga.errors import InputError, at_least_one
 from ppga.physics import Array, select
+from ppga.storage import NumpyArray
+
+OUTSIDE = 0.1
+"""How far beyond its range a measure may be at the very start, in units of that range."""
 
 
 @jax.tree_util.register_dataclass
@@ -89,6 +94,41 @@ class Environment(ABC):
     def qd_offset(self) -> float:
         """What is subtracted from every objective before summing the QD-score; to be reported beside it."""
         return 0.0
+
+    def check_measures(self, found: NumpyArray, when: str) -> None:
+        """Raise an InputError unless names, ranges and cells fit together, and measures lie in their ranges.
+
+        Args:
+            found: (k,) or other, measures that the task gives.
+            when: it does so, in words.
+        """
+        names, ranges = self.measure_names, self.measure_ranges
+        try:
+            pairs = np.array(ranges, float)
+            whole = pairs.shape == (len(names), 2) and bool((pairs[:, 0] < pairs[:, 1]).all())
+        except (TypeError, ValueError, IndexError):
+            whole = False
+        if not names or not whole:
+            raise InputError(
+                f"{self.name}: measure_ranges must be a pair (low, high) for each of measure_names "
+                f"({', '.join(map(str, names)) or 'there are none'}), got {ranges}."
+            )
+        shape = self.archive_shape
+        if len(shape) != len(names) or any(size < 1 for size in shape):
+            raise InputError(f"{self.name}: archive_shape must tell cells of all measures, got {shape}.")
+        if found.shape != (len(names),):
+            raise InputError(
+                f"{self.name}: {when}, measures must have shape ({len(names)},) for {', '.join(names)}, got "
+                f"{found.shape}."
+            )
+        for name, value, (low, high) in zip(names, found.tolist(), ranges, strict=True):
+            slack = OUTSIDE * (high - low)
+            if not low - slack <= value <= high + slack:  # NaN does not
+                raise InputError(
+                    f"{self.name}: {when}, {name!r} is {value:g}, which is not within its range "
+                    f"[{low:g}, {high:g}] (all measures: {found.tolist()}). Mend what measures it, or widen "
+                    "measure_ranges."
+                )
 
     def reset(self, key: Array, n: int) -> TaskState:
         """Place n environments at random starts, by one key or by (n,) keys, one for each."""

@@ -3,11 +3,12 @@
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ Maker = Callable[..., Environment]
 
 TASKS: dict[str, Maker] = {}
 """What is known, by name."""
+FROM_FILE = "ppga_task_"
+"""What names of modules begin with that were in a file."""
 GROUP = "ppga.tasks"
 """Entry points of installed packages that bring tasks: name = "package.module:Class"."""
 USUAL = {"physics": "mujoco", "integrator": "fast", "threads": None, "episode_length": None, "impl": "jax"}
@@ -29,6 +32,7 @@ USUAL = {"physics": "mujoco", "integrator": "fast", "threads": None, "episode_le
 def register(task: type[Task]) -> type[Task]:
     """Make a task known to `make_task` by its name; usable as a class decorator."""
     TASKS[task.name] = task
+    sample.cache_clear()
     return task
 
 
@@ -41,10 +45,12 @@ def make_task(name: str, **options: Any) -> Environment:
         (27, 8, 'front left')
 
     Args:
-        name: one of `TASKS`, a task of an installed package, or FILE.py:NAME.
+        name: one of `TASKS`, or a task of an installed package; what is in a file is made known by `find`.
         **options: see `Task`.
     """
-    return _made(TASKS[find(name)], options)
+    if not is_known(name):  # a file is not run for being named in a run
+        choose("task", name, names())
+    return _made(name, TASKS[find(name)], options)
 
 
 def robot(name: str, **options: Any) -> Task:
@@ -68,18 +74,30 @@ def find(word: str) -> str:
         return _known(word, _from_file(Path(file), thing))
     if word.endswith(".py"):
         raise InputError(f"which task of {word}? {word}:NAME, a class or a function that makes it.")
-    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
-    choose("task", word, [*TASKS, *installed])
+    choose("task", word, names())
     try:
-        maker = installed[word].load()
+        maker = _installed()[word].load()
     except Exception as error:
         raise InputError(f"the installed task {word} cannot be loaded: {_told(error)}") from error
-    return _known(word, maker)
+    name = _known(word, maker)
+    if name != word:  # runs remember a task's own name
+        del TASKS[name]
+        raise InputError(f"the installed task {word} calls itself {name!r}: its entry point should, too.")
+    return name
+
+
+def names() -> list[str]:
+    """All that can be made without running a file."""
+    return list(dict.fromkeys([*TASKS, *_installed()]))
 
 
 def is_known(name: str) -> bool:
     """Whether a task can be made without running a file."""
-    return name in TASKS or any(entry.name == name for entry in entry_points(group=GROUP))
+    return name in TASKS or name in _installed()
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 @cache
@@ -91,20 +109,18 @@ def sample(name: str) -> Environment:
 def _known(word: str, maker: Maker) -> str:
     if not callable(maker):
         raise InputError(f"{word} is neither a class nor a function that makes a task.")
-    try:
-        made = _made(maker, {})
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{word} cannot be made: {_told(error)}") from error
-    name = getattr(made, "name", "")
-    if not name or name == "sphere" or TASKS.get(name, maker) is not maker:
+    name = getattr(_made(word, maker, {}), "name", "")
+    if not re.fullmatch(r"[\w.-]*\w[\w.-]*", str(name)) or name in ("all", "sphere"):
+        raise InputError(f"{word} is called {name!r}; a task's name is made of letters, digits, - and _.")
+    before = TASKS.get(name, maker)
+    if before is not maker and before.__module__ != maker.__module__:
         raise InputError(f"{word} is called {name!r}, and so is another task: give it another name.")
     TASKS[name] = maker
-    return name
+    sample.cache_clear()
+    return str(name)
 
 
-def _made(maker: Maker, options: dict[str, Any]) -> Environment:
+def _made(word: str, maker: Maker, options: dict[str, Any]) -> Environment:
     """A task; options that its maker does not take are left out if they say nothing, and refused if not."""
     taken = inspect.signature(maker).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
@@ -114,7 +130,12 @@ def _made(maker: Maker, options: dict[str, Any]) -> Environment:
                 f"this task has no option {', '.join(odd)}; it takes {', '.join(taken) or 'none'}."
             )
         options = {name: value for name, value in options.items() if name in taken}
-    made = maker(**options)
+    try:
+        made = maker(**options)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{word} cannot be made: {_told(error)}") from error
     if not isinstance(made, Environment):
         raise InputError(
             f"{getattr(maker, '__name__', maker)} gives {type(made).__name__}, which is no task."
@@ -122,20 +143,29 @@ def _made(maker: Maker, options: dict[str, Any]) -> Environment:
     return made
 
 
-@cache
 def _module(file: Path) -> Any:
-    """The module in a file, run once."""
-    name = f"ppga_task_{file.stem}_{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not file.is_file():
+    """The module in a file, run once, and again when the file has changed."""
+    if not file.is_file():
         raise InputError(f"there is no file {file}.")
+    return _run(file, file.stat().st_mtime_ns)
+
+
+@cache
+def _run(file: Path, changed: int) -> Any:  # noqa: ARG001
+    name = f"{FROM_FILE}{file.stem}_{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    sys.path.insert(0, str(file.parent))  # for what stands beside it
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise InputError(f"{file} cannot be loaded: {_told(error)}") from error
+    finally:
+        sys.path.remove(str(file.parent))
     return module
 
 

@@ -30,6 +30,7 @@ class Foreign(Environment):
         archive_shape: cells along each measure; 10 by default.
         qd_offset: subtracted from every objective before summing the QD-score.
         episode_length: control steps until an episode is truncated.
+        episode: measures (n, k) from proxies' sums (n, k) and the steps (n,) lived; their mean by default.
     """
 
     integrator = ""
@@ -43,19 +44,19 @@ class Foreign(Environment):
         archive_shape: Sequence[int] | None,
         qd_offset: float,
         episode_length: int,
+        episode: Callable[[Array, Array], Array] | None,
     ) -> None:
         self.name, self.physics_name = name, physics_name
         self._names = tuple(measure_names)
-        ranges = measure_ranges or [(0.0, 1.0)] * len(self._names)
-        self._ranges = tuple((float(low), float(high)) for low, high in ranges)
+        self._ranges = tuple(measure_ranges or [(0.0, 1.0)] * len(self._names))
         self._shape = tuple(archive_shape or (10,) * len(self._names))
         self._offset = float(qd_offset)
+        self._episode = episode
         self.episode_length = at_least_one("episode_length", episode_length)
-        if not len(self._names) == len(self._ranges) == len(self._shape):
-            raise InputError(
-                f"{name}: measure_names, measure_ranges and archive_shape must be of one length, got "
-                f"{self._names}, {self._ranges} and {self._shape}."
-            )
+
+    def measures(self, total: Array, steps: Array) -> Array:
+        """The mean, or what whoever brought it in makes of it."""
+        return super().measures(total, steps) if self._episode is None else self._episode(total, steps)
 
     @property
     def measure_names(self) -> tuple[str, ...]:
@@ -77,19 +78,21 @@ class Foreign(Environment):
         """As given."""
         return self._offset
 
-    def check_sample(self, proxies: NumpyArray, wanted: tuple[int, ...]) -> None:
-        """Raise an InputError unless the measure function gave numbers in their ranges in the beginning."""
+    def check_sample(self, proxies: NumpyArray, n: int) -> None:
+        """Raise an InputError unless the measure function gives numbers in their ranges in the beginning.
+
+        Args:
+            proxies: of n environments after a step or a start.
+            n: how many.
+        """
+        wanted = (n, len(self._names))
         if proxies.shape != wanted:
             raise InputError(
-                f"{self.name}: the measure function must return shape {wanted} for {', '.join(self._names)}, "
-                f"got {proxies.shape}."
+                f"{self.name}: the measure function must return shape {wanted[1:]} for "
+                f"{', '.join(self._names)} of each environment, got {proxies.shape} for {n}."
             )
-        low, high = np.array(self._ranges).T
-        if not ((proxies >= low) & (proxies <= high)).all():  # NaN is not
-            raise InputError(
-                f"{self.name}: in the beginning the measure function gives {proxies.tolist()}, which is "
-                f"not within {list(self._ranges)}. Mend it, or widen measure_ranges."
-            )
+        found = np.asarray(self.measures(jnp.asarray(proxies, jnp.float32), jnp.ones(n)))
+        self.check_measures(found[0] if found.ndim else found, "in the beginning")
 
     def moved(
         self, state: TaskState, bodies: Any, observation: Array, reward: Array, proxies: Array,
@@ -141,11 +144,7 @@ class BraxTask(Foreign):
         def first(key: Array) -> Array:
             return jnp.asarray(measure(env.reset(_old(key))), jnp.float32)
 
-        wanted = (len(self.measure_names),)
-        shape = jax.eval_shape(first, jax.random.key(0)).shape
-        self.check_sample(
-            np.zeros(shape) if shape != wanted else np.asarray(jax.jit(first)(jax.random.key(0))), wanted
-        )
+        self.check_sample(np.asarray(jax.jit(first)(jax.random.key(0)))[None], 1)
 
     def pose(self, state: TaskState) -> Array:
         """Joint positions, if the environment shows them."""
@@ -177,6 +176,7 @@ def from_brax(
     archive_shape: Sequence[int] | None = None,
     qd_offset: float = 0.0,
     episode_length: int = 1000,
+    episode: Callable[[Array, Array], Array] | None = None,
 ) -> Environment:
     """An environment of Brax or MuJoCo Playground as a task; rollouts are compiled whole.
 
@@ -201,12 +201,13 @@ def from_brax(
         archive_shape: cells along each measure; 10 by default.
         qd_offset: subtracted from every objective before summing the QD-score.
         episode_length: control steps until an episode is truncated.
+        episode: measures (n, k) from proxies' sums (n, k) and the steps (n,) lived; their mean by default.
     """
     for method in ("reset", "step", "observation_size", "action_size"):
         if not hasattr(env, method):
             raise InputError(f"{name}: {type(env).__name__} has no {method}, as environments of Brax have.")
     common = (
-        name, "brax", measure_names, measure_ranges, archive_shape, qd_offset, episode_length,
+        name, "brax", measure_names, measure_ranges, archive_shape, qd_offset, episode_length, episode,
     )  # fmt: skip
     return BraxTask(env, measure, *common, control_dt=float(getattr(env, "dt", math.nan)))
 
@@ -224,6 +225,8 @@ def _drawn(env: Any) -> tuple[mujoco.MjModel | None, Callable[[Any], Array]]:
     return (model if isinstance(model, mujoco.MjModel) else None), lambda state: state.pipeline_state.q
 
 
+TRIED = 2
+"""Environments that a measure function is tried on."""
 KEPT = 3
 """Vector environments of one size that are kept; more are never used at once."""
 
@@ -270,13 +273,14 @@ class _Worlds:
         number, good = self._of(handles, np.arange(len(handles)))
         world = self._worlds[number]
         lost = active & (~good | self._over[number])
-        idle = lost | ~active  # these begin anew, so that they can be stepped along with the others
+        # these begin anew, so that they can be stepped along with the others
+        idle = lost | (~active & self._over[number])
         if idle.any():
             world.reset(seed=_seeds(np.arange(len(handles))), options={"reset_mask": idle})
         observation, reward, terminated, truncated, info = world.step(action)
-        proxies = np.asarray(self.measure(observation, action, info), np.float32).reshape(
-            len(handles), self.k
-        )
+        proxies = np.asarray(self.measure(observation, action, info), np.float32)
+        if proxies.shape != (len(handles), self.k):
+            raise InputError(f"the measure function gave {proxies.shape} for {len(handles)} environments.")
         self._tickets[number] += 1
         self._over[number] = np.asarray(terminated | truncated, bool)
         return (
@@ -324,7 +328,7 @@ class GymnasiumTask(Foreign):
 
     def __init__(self, make: Callable[[int], Any], measure: Callable[..., Any], *common: Any) -> None:
         super().__init__(*common)
-        sample = make(1)
+        sample = make(TRIED)
         mode = str(sample.metadata.get("autoreset_mode"))
         if not mode.upper().endswith("DISABLED"):
             raise InputError(
@@ -349,9 +353,9 @@ class GymnasiumTask(Foreign):
         self._form = acts.shape
         self._worlds = _Worlds(make, measure, len(self.measure_names))
         sample.reset(seed=0)
-        action = self._controls(np.zeros((1, self.action_size), np.float32))
+        action = self._controls(np.zeros((TRIED, self.action_size), np.float32))
         seen, _, _, _, info = sample.step(action)
-        self.check_sample(np.asarray(measure(seen, action, info), float), (1, len(self.measure_names)))
+        self.check_sample(np.asarray(measure(seen, action, info), float), TRIED)
         sample.close()
 
     def _controls(self, action: NumpyArray) -> NumpyArray:
@@ -416,6 +420,7 @@ def from_gymnasium(
     archive_shape: Sequence[int] | None = None,
     qd_offset: float = 0.0,
     episode_length: int = 1000,
+    episode: Callable[[Array, Array], Array] | None = None,
     **options: Any,
 ) -> Environment:
     """An environment of Gymnasium as a task. Slower than a `Task` of ours: every step is one of Python's.
@@ -441,6 +446,7 @@ def from_gymnasium(
         archive_shape: cells along each measure; 10 by default.
         qd_offset: subtracted from every objective before summing the QD-score.
         episode_length: control steps until an episode is truncated, unless the environment does so earlier.
+        episode: measures (n, k) from proxies' sums (n, k) and the steps (n,) lived; their mean by default.
         **options: for `gymnasium.make_vec`, with a registered environment.
     """
     if isinstance(make, str):
@@ -451,7 +457,7 @@ def from_gymnasium(
     if not name:
         raise InputError("what is the task called? name=...")
     common = (
-        name, "gymnasium", measure_names, measure_ranges, archive_shape, qd_offset, episode_length,
+        name, "gymnasium", measure_names, measure_ranges, archive_shape, qd_offset, episode_length, episode,
     )  # fmt: skip
     return GymnasiumTask(make, measure, *common)
 

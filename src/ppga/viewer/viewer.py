@@ -51,15 +51,21 @@ class Viewer:
                 return
             self._check_playable(archive)
             task = task_of(archive)
+            model = task.drawable()
             self.player = Player(task, Network.of(archive.description["network"]))
             first = self.player.play(archive, archive.best(), which=ARCHIVED)
-            stage = Stage(task.drawable(), task.control_dt, self.host, self._stage_port)
+            stage = Stage(model, task.control_dt, self.host, self._stage_port)
             stage.show(0, first)
             self.stage = stage
 
     def prepare(self) -> None:
         """Wait for an archive and be ready for it; meanwhile the page can show the map."""
+        tried = None
         while self.stage is None and not self._closed.wait(0.2):
+            version = self.source.snapshot().version
+            if self.problem is not None and version == tried:
+                continue  # it would fail again
+            tried = version
             try:
                 self.ready()
                 self.problem = None

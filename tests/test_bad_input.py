@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ppga
+from ppga.machine import installed
 from ppga.rollouts import evaluate, record
 from ppga.tasks import Task
 from ppga.tasks.locomotion import Hopper
@@ -31,7 +32,11 @@ from conftest import shared_task
         ({"physics": "mjx", "impl": "wrap"}, "unknown MJX implementation 'wrap'. Did you mean 'warp'?"),
         ({"episode_length": 0}, "episode_length must be a whole number of at least 1, got 0"),
         ({"episode_length": 2.5}, "episode_length must be a whole number of at least 1, got 2.5"),
-        ({"physics": "mjx", "impl": "warp"}, "pip install 'mujoco-mjx[warp]'"),
+        pytest.param(
+            {"physics": "mjx", "impl": "warp"},
+            "pip install 'mujoco-mjx[warp]'",
+            marks=pytest.mark.skipif(installed("warp"), reason="warp is installed"),
+        ),
         ({"threads": -1}, "threads must be a whole number of at least 1, got -1"),
     ],
 )

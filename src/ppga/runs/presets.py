@@ -64,7 +64,12 @@ def _untuned(config: PPGAConfig, task: str | Environment) -> PPGAConfig:
         task = sample(task)
     agents = len(task.measure_names) + 1
     environments = -(-config.ppo.environments // agents) * agents
-    config = replace(config, ppo=replace(config.ppo, environments=environments))
+    steady = config.search.steady if agents <= 3 else 0.0  # as for ant
+    config = replace(
+        config,
+        search=replace(config.search, steady=steady),
+        ppo=replace(config.ppo, environments=environments),
+    )
     if config.archive.threshold_min is None:
         return config
     return replace(config, archive=replace(config.archive, threshold_min=task.qd_offset))
@@ -153,8 +158,10 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
         search=SearchConfig(
             branches=64,  # 300 in the paper: a judgement should take no longer than a walk
             episodes=2,  # 10: cheap first looks, and
-            confirm=8,  # a second one for what would become an elite
-            steady=0.07,  # what runs today and rolls tomorrow belongs in no cell
+            # a second one for what would become an elite; of ant's, which has 10,000 cells, that is everyone
+            confirm={"ant": 4}.get(task, 8),
+            # what runs today and rolls tomorrow belongs in no cell; of ants, hardly one would be left
+            steady={"ant": 0.0}.get(task, 0.07),
             jacobian_updates=5,  # 10: the paper finds (5, 10) as good as (10, 10)
             reward_first=8,  # 0: a runner's branches are worth more than a fallen robot's
             first_updates=60,  # few and long: while the search policy only runs faster, the map hardly grows

@@ -2,11 +2,13 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -15,7 +17,7 @@ import ppga
 from ppga import InputError
 from ppga.physics import Array
 from ppga.rollouts import evaluate, explore
-from ppga.tasks import Environment
+from ppga.tasks import Environment, brax_feet
 
 
 def brax() -> Any:
@@ -82,6 +84,38 @@ def test_brax_trains_and_its_worlds_can_be_written_down(tmp_path: Any) -> None:
     assert len(whole.archive) == 1
     for name, values in whole.archive.elites.items():
         np.testing.assert_array_equal(parts.archive.elites[name], values)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_papers_measures_on_its_own_simulator() -> None:
+    """Which foot touches, against MuJoCo's contacts of the same model in the same pose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = brax().get_environment("walker2d", backend="spring")
+        with pytest.raises(InputError, match="unknown link 'hand'"):
+            brax_feet(env, ["hand"])
+        measure = brax_feet(env, ["foot", "foot_left"])
+        draws = np.random.default_rng(0)
+        poses = np.asarray(env.sys.init_q) + draws.uniform(-0.4, 0.4, (80, env.sys.q_size()))
+
+        def touches(pose: Array) -> Array:
+            state = env.pipeline_init(pose, jnp.zeros(env.sys.qd_size()))
+            return measure(SimpleNamespace(pipeline_state=state))
+
+        touching = jax.jit(jax.vmap(touches))(jnp.asarray(poses))
+    model = env.sys.mj_model
+    data = mujoco.MjData(model)
+    owner = [model.body(int(number)).name for number in model.geom_bodyid]
+    feet = [{number for number, name in enumerate(owner) if name == foot} for foot in ("foot", "foot_left")]
+    wanted = []
+    for pose in poses:
+        data.qpos = pose
+        mujoco.mj_forward(model, data)
+        touched = {int(geom) for contact in data.contact if contact.dist <= 0 for geom in contact.geom}
+        wanted.append([bool(touched & geoms) for geoms in feet])
+    agree = np.mean(np.asarray(touching) == np.array(wanted))
+    assert agree > 0.98
+    assert 0 < np.mean(wanted) < 1
 
 
 def test_playground_goes_on_as_in_its_own_loop() -> None:

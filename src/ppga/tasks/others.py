@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from jax.experimental import io_callback
 
-from ppga.errors import InputError, at_least_one
+from ppga.errors import InputError, at_least_one, choose
 from ppga.physics import Array, select
 from ppga.storage import NumpyArray
 from ppga.tasks.environment import Environment, TaskState
@@ -210,6 +210,31 @@ def from_brax(
         name, "brax", measure_names, measure_ranges, archive_shape, qd_offset, episode_length, episode,
     )  # fmt: skip
     return BraxTask(env, measure, *common, control_dt=float(getattr(env, "dt", math.nan)))
+
+
+def brax_feet(env: Any, links: Sequence[str]) -> Callable[[Any], Array]:
+    """A measure function for robots of Brax: does a link touch anything, 0 or 1; the measures of the paper.
+
+    Example:
+        >>> env = envs.get_environment("walker2d", backend="spring")  # doctest: +SKIP
+        >>> feet = brax_feet(env, ["foot", "foot_left"])  # doctest: +SKIP
+        >>> task = from_brax(env, feet, name="brax", measure_names=["right", "left"])  # doctest: +SKIP
+
+    Args:
+        env: of Brax.
+        links: names of the feet.
+    """
+    from brax import contact
+
+    numbers = [env.sys.link_names.index(choose("link", link, env.sys.link_names)) for link in links]
+
+    def measure(state: Any) -> Array:
+        found = contact.get(env.sys, state.pipeline_state.x)
+        touching = found.dist <= 0
+        theirs = [(found.link_idx[0] == number) | (found.link_idx[1] == number) for number in numbers]
+        return jnp.stack([(touching & own).any() for own in theirs]).astype(jnp.float32)
+
+    return measure
 
 
 def _old(key: Array) -> Array:

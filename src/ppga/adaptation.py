@@ -19,14 +19,17 @@ from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
 from ppga.tasks import Task
 
-LENGTH = 0.15
+# found with ten damages of a walker2d and a halfcheetah, see docs/using-an-archive.md
+LENGTH = 0.1
 """How far a trial tells, in units of the measures' ranges."""
-NOISE = 0.1
+NOISE = 0.3
 """What a trial may be off by luck, in units of the spread of the archive's objectives."""
 CURIOSITY = 0.5
 """How many standard deviations above its expectation an elite is rated when the next trial is chosen."""
-ENOUGH = 0.95
-"""Stop when a trial has given this share of the most that any elite is still expected to give."""
+ENOUGH = 1.2
+"""Stop when one that was tried is expected to give so many times what any other is expected to."""
+WHOLE = 0.95
+"""Stop when a trial has given this share of the most that any elite gave the whole robot."""
 ORDERS = 200
 """Random orders that the comparison with random trials is averaged over."""
 
@@ -38,19 +41,21 @@ class Adaptation:
     Attributes:
         cells: (t,) elites that were tried, in turn.
         seen: (t,) what each gave.
-        expected: (n,) what every elite is expected to give after that, in the archive's order.
-        enough: it stopped because no elite promised much more.
+        chosen: (t,) after each trial, the cell of the tried elite that is expected to give most.
+        expected: (n,) what every elite is expected to give in the end, in the archive's order.
+        enough: it stopped because no other elite promised more.
     """
 
     cells: NumpyArray
     seen: NumpyArray
+    chosen: NumpyArray
     expected: NumpyArray
     enough: bool
 
     @property
     def best(self) -> int:
-        """Cell of the elite that gave most."""
-        return int(self.cells[np.argmax(self.seen)])
+        """Cell of the elite to use."""
+        return int(self.chosen[-1])
 
 
 def adapt(
@@ -62,6 +67,7 @@ def adapt(
     noise: float = NOISE,
     curiosity: float = CURIOSITY,
     enough: float = ENOUGH,
+    whole: float = WHOLE,
 ) -> Adaptation:
     """Find an elite that works on a robot that is not what it was.
 
@@ -72,7 +78,8 @@ def adapt(
         length: how far a trial tells, in units of the measures' ranges.
         noise: what a trial may be off by luck, in units of the spread of the archive's objectives.
         curiosity: how many standard deviations above its expectation an elite is rated.
-        enough: stop when a trial has given this share of the most that is still expected.
+        enough: stop when one that was tried is expected to give so many times what any other is.
+        whole: stop when a trial has given this share of the best that the archive has.
     """
     at_least_one("trials", trials)
     _check_choice(archive)
@@ -82,7 +89,9 @@ def adapt(
     low, high = np.array(archive.ranges).T
     place = (np.asarray(archive.elites["measures"], float) - low) / (high - low)
     rows: list[int] = []
+    chosen: list[int] = []
     seen: list[float] = []
+    stopped = False
     expected, doubt = prior.copy(), np.full(len(prior), spread)
     for _ in range(min(trials, len(prior))):
         rated = expected + curiosity * doubt
@@ -95,10 +104,13 @@ def adapt(
         weights = np.linalg.solve(near + (noise * spread) ** 2 * np.eye(len(rows)), far.T)  # (t, n)
         expected = prior + (np.array(seen) - prior[rows]) @ weights
         doubt = np.sqrt(np.maximum(spread**2 - (far * weights.T).sum(axis=1), 0.0))
+        chosen.append(rows[int(np.argmax(expected[rows]))])
         left = np.delete(expected, rows)
-        if not len(left) or max(seen) - floor >= enough * (left.max() - floor):
-            return Adaptation(index[rows], np.array(seen), expected, True)
-    return Adaptation(index[rows], np.array(seen), expected, False)
+        done = seen[-1] - floor >= whole * (prior.max() - floor)
+        if done or not len(left) or expected[chosen[-1]] - floor >= enough * (left.max() - floor):
+            stopped = True
+            break
+    return Adaptation(index[rows], np.array(seen), index[chosen], expected, stopped)
 
 
 def _check_choice(archive: Archive) -> None:
@@ -119,8 +131,8 @@ class Recovery:
     Attributes:
         whole: what the best elite gives the whole robot, as archived.
         champion: what the same elite gives the broken one.
-        adapted: (t,) what the best of the first trials gives.
-        random: (t,) likewise, if elites are tried at random.
+        adapted: (t,) what the elite gives that is chosen after so many trials.
+        random: (t,) what the best of as many random trials gives.
         possible: what the best of all elites gives.
         adaptation: the trials.
         fallen: share of the episodes on the broken robot in which physics diverged.
@@ -178,13 +190,12 @@ def recover(
     row = {int(cell): number for number, cell in enumerate(archive.elites["index"])}
     found = adapt(archive, lambda cell: float(played[row[cell], 0]), trials)
     mean = played.mean(axis=1)
-    tried = np.array([row[int(cell)] for cell in found.cells])
     draws = np.random.default_rng(seed)
-    orders = [draws.permutation(len(mean))[: len(tried)] for _ in range(ORDERS)]
+    orders = [draws.permutation(len(mean))[: len(found.cells)] for _ in range(ORDERS)]
     return Recovery(
         whole=float(np.max(archive.elites["objective"])),
         champion=float(mean[row[archive.best()]]),
-        adapted=_best_so_far(played[:, 0], mean, tried),
+        adapted=mean[[row[int(cell)] for cell in found.chosen]],
         random=np.mean([_best_so_far(played[:, 0], mean, order) for order in orders], axis=0),
         possible=float(mean.max()),
         adaptation=found,

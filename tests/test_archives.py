@@ -114,6 +114,32 @@ def test_what_is_not_finite_is_turned_away_and_counted() -> None:
     assert archives.figures()["elites"] == 1
 
 
+def test_elites_that_are_judged_again_go_where_all_their_episodes_say() -> None:
+    archives = pair(ArchiveConfig(alpha=0.5, threshold_min=0.0))
+    places = np.array([[0.2, 0.2], [0.8, 0.2], [0.8, 0.8]], np.float32)
+    archives.keep(np.arange(3.0)[:, None], np.array([4.0, 2.0, 1.0]), places, np.array([2, 6, 8]))
+    assert archives.doubtful(2).tolist() == [0, 2], "cells of the first two: judged by 2 and by 6 episodes"
+    # the first was lucky, by 2 of 8 episodes: 4/4 + 3/4 * 0 = 1, and it is at (0.2 + 3 * 0.8) / 4 = 0.65
+    moved = archives.correct(np.array([0]), np.zeros(1), np.array([[0.8, 0.2]]), 6)
+    assert moved.tolist() == [True]
+    assert archives.result.data("index").tolist() == [2, 3], "in its new cell a better one lives"
+    assert archives.figures()["best"] == 2.0 == archives.result.stats.obj_max
+    assert archives.promising(np.array([-1.0]), places[:1]).tolist() == [True], "its old cell is empty"
+
+    stays = archives.correct(np.array([2, 3]), np.array([8.0, 3.0]), places[1:], 2)
+    assert stays.tolist() == [False, False]
+    elites = elites_of(archives.result)
+    np.testing.assert_allclose(elites["objective"], [2 + 6 * 2 / 8, 1 + 2 * 2 / 10])
+    assert archives.judged[[2, 3]].tolist() == [8, 10]
+    copy = pair(ArchiveConfig(alpha=0.5, threshold_min=0.0))
+    copy.load_state(archives.state())
+    assert copy.judged.tolist() == archives.judged.tolist()
+
+    gone = archives.correct(np.array([2, 3]), np.array([np.nan, 1.4]), places[1:], 2)
+    assert gone.tolist() == [True, False]
+    assert archives.result.data("index").tolist() == [3], "who cannot be judged leaves"
+
+
 def test_elites_are_the_best_of_each_cell_and_better_than_before() -> None:
     archives = pair(ArchiveConfig(alpha=0.5, threshold_min=0.0))
     places = np.array([[0.2, 0.2], [0.2, 0.3], [0.8, 0.2], [0.8, 0.8], [np.nan, 0.2]])

@@ -12,8 +12,10 @@ import pytest
 import ppga
 from ppga import ArchiveConfig, NetworkConfig, PPOConfig, SearchConfig
 from ppga.algorithms import PPGA, PolicySearch
+from ppga.algorithms.base import AGAIN, AT_ONCE
 from ppga.algorithms.policy_search import SearchState, scales
 from ppga.archives import ArchivePair
+from ppga.archives.pair import elites_of
 from ppga.learners.vppo import Returns, StdMode
 from ppga.policies import Policy
 from ppga.runs.loop import to_archive
@@ -206,6 +208,31 @@ def test_an_elite_does_alone_what_it_was_archived_with(tmp_path: Path) -> None:
             total, touched = total + float(state.reward[0]), touched + float(state.proxies[0, 0])
         np.testing.assert_allclose(elite["objective"], total, rtol=1e-3)
         np.testing.assert_allclose(elite["measures"][0], touched / float(state.steps[0]), atol=1e-6)
+
+
+def test_elites_judged_again_have_the_mean_of_all_their_episodes() -> None:
+    one = algorithm()
+    one.step()
+    one.config = replace(one.config, recheck=3)
+    before = {int(cell): dict(to_archive(one).elite(int(cell))) for cell in one.archives.doubtful(3)}
+    elites = elites_of(one.archives.result, np.array(list(before)))
+    key, episodes = jax.random.fold_in(one.key(), AGAIN), one.config.confirm or one.config.episodes
+    slots = AT_ONCE // episodes
+    padded = {name: np.resize(values, (slots, *values.shape[1:])) for name, values in elites.items()}
+    again = problem().judge_elites(padded, key, episodes, np.arange(slots) < len(before))
+    steps, played = one.env_steps, one.episodes
+    moved = one.recheck()
+    assert one.env_steps == steps + again.env_steps
+    assert one.episodes == played + len(before) * episodes
+    after = to_archive(one)
+    found = 0
+    for row, old in enumerate(before.values()):
+        objective = (old["objective"] + again.objective[row]) / 2
+        same = np.isclose(after.elites["objective"], objective, rtol=1e-5)
+        same &= (after.elites["solution"] == old["solution"]).all(axis=1)
+        assert not same.any() or after.elites["episodes"][same] == 2 * episodes
+        found += int(same.any())
+    assert found >= len(before) - moved
 
 
 def test_a_search_policy_put_at_an_elite_is_that_elite() -> None:

@@ -15,12 +15,15 @@ import tyro
 
 from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
+from ppga.archives.pair import elites_of
 from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
 AT_ONCE = 128
 """Episodes that are worth playing at once."""
+AGAIN = 10**6
+"""Stream of an iteration's randomness by which elites are judged once more."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class SearchConfig:
             what it is worth then; 0: the first judgement counts, and luck fills cells.
         steady: how far an elite's measures may spread over the confirming episodes (standard deviation, in
             units of their ranges): what differs from day to day belongs in no cell; 0: any distance.
+        recheck: elites judged once more in each iteration, those first that were judged by the fewest
+            episodes; each goes where it is by the mean of all its episodes. 0: none.
         leg: iterations after which a search policy is restarted even if it still finds something; 0: never.
         reward_every: every so-manieth leg begins at the best elite and follows the reward alone, with
             `first_updates`, as the beginning does; 0: none.
@@ -76,6 +81,7 @@ class SearchConfig:
     judge: Literal["mean", "sample"] = "mean"
     confirm: int = 0
     steady: float = 0.0
+    recheck: int = 0
     leg: int = 0
     reward_every: int = 0
     patience: int = 0
@@ -93,8 +99,8 @@ class SearchConfig:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
-        for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "leg",
-                     "reward_every", "patience"):  # fmt: skip
+        for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "recheck",
+                     "leg", "reward_every", "patience"):  # fmt: skip
             if not 0 <= getattr(self, name) < np.inf:  # NaN is not
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:
@@ -200,6 +206,8 @@ class Algorithm:
         self.times, self.warnings = {}, []
         restarts = self.restarts
         record = self.iterate()
+        if self.config.recheck:
+            record["moved"] = self.recheck()
         return {
             "iteration": self.iteration,
             "evaluations": self.evaluations,
@@ -287,7 +295,8 @@ class Algorithm:
                 objective, measures = self._confirm(solutions, chosen, key)
         with self.phase("archive"):
             fields = self.fields(emitter) if fields is None else fields
-            kept = self.archives.keep(flat, objective, measures, **fields)
+            by = self.config.confirm or self.config.episodes
+            kept = self.archives.keep(flat, objective, measures, by, **fields)
         return np.bincount(emitter[kept], minlength=m)
 
     def _confirm(
@@ -317,6 +326,25 @@ class Algorithm:
             objective[emitters, found] = values[playing]
             measures[emitters, found] = again.measures.reshape(*playing.shape, -1)[playing]
         return objective.reshape(m * n), measures.reshape(m * n, -1)
+
+    def recheck(self) -> int:
+        """Judge again the elites that were judged least, and put them where they are; how many moved."""
+        with self.phase("confirm"):
+            episodes = self.config.confirm or self.config.episodes
+            cells = self.archives.doubtful(self.config.recheck)
+            if not len(cells):
+                return 0
+            # as many at once as in confirming, whose program is compiled already; the others do not play
+            size = max(self.config.recheck, AT_ONCE // episodes)
+            rows = np.minimum(np.arange(size), len(cells) - 1)
+            elites = elites_of(self.archives.result, cells[rows])
+            playing = np.arange(size) < len(cells)
+            key = jax.random.fold_in(self.key(), AGAIN)
+            judged = self.problem.judge_elites(elites, key, episodes, playing)
+            self.count(judged)
+            found = slice(len(cells))
+            moved = self.archives.correct(cells, judged.objective[found], judged.measures[found], episodes)
+        return int(moved.sum())
 
     def _steady(self, spread: NumpyArray) -> NumpyArray:
         """Which (n,) solutions do the same in every episode, by the spread (n, k) of their measures."""

@@ -168,11 +168,6 @@ class PolicyProblem:
     ) -> Judgement:
         """Play episodes with policies (m, n, d), which see and sway as `policies` says."""
         m, n, d = solutions.shape
-        watch, episodes = episodes is None and self.remembers, episodes or self.search.episodes
-        judge = self._judges.setdefault(
-            (episodes, watch),
-            Judge(self.task, self.actor, episodes, self.search.judge == "sample", watch),
-        )
 
         def per_branch(leaf: Array) -> Array:
             return jnp.repeat(leaf, n, axis=0)
@@ -182,19 +177,37 @@ class PolicyProblem:
         )
         policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
         who = None if playing is None else playing.reshape(m * n)
-        scores, film = judge(policies, key, who)  # (m n, episodes)
+        return self._play(policies, key, episodes, who)
+
+    def judge_elites(
+        self, elites: Mapping[str, NumpyArray], key: Array, episodes: int, playing: NumpyArray
+    ) -> Judgement:
+        """Play episodes with elites, all their fields (n, ...), which see as they did when found."""
+        return self._play(Policy.of_elite(elites), key, episodes, playing)
+
+    def _play(
+        self, policies: Policy, key: Array, episodes: int | None, playing: NumpyArray | None
+    ) -> Judgement:
+        """Judge n policies; without a number of episodes by as many as usual, which are remembered."""
+        watch, episodes = episodes is None and self.remembers, episodes or self.search.episodes
+        judge = self._judges.setdefault(
+            (episodes, watch),
+            Judge(self.task, self.actor, episodes, self.search.judge == "sample", watch),
+        )
+        scores, film = judge(policies, key, playing)  # (n, episodes)
         if film is not None:
             self.remember(film)
         diverged = scores.diverged.any(axis=1)
         objective = scores.objective.mean(axis=1)
         self.progress()
+        played = len(objective) if playing is None else int(playing.sum())
         return Judgement(
             objective=np.where(diverged, np.nan, objective).astype(np.float32),
             measures=np.asarray(scores.measures.mean(axis=1)),
             spread=np.asarray(scores.measures.std(axis=1)),
             env_steps=int(scores.steps.sum()),
-            policies=m * n if who is None else int(who.sum()),
-            episodes=(m * n if who is None else int(who.sum())) * episodes,
+            policies=played,
+            episodes=played * episodes,
         )
 
     # For learners off policy.

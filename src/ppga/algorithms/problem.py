@@ -130,6 +130,12 @@ class Problem(Protocol):
         """
         ...
 
+    def judge_elites(
+        self, elites: Mapping[str, NumpyArray], key: Any, episodes: int, playing: NumpyArray
+    ) -> Judgement:
+        """Evaluate elites of the archive, all their fields (n, ...), as they were found; see `judge`."""
+        ...
+
     @property
     def due(self) -> bool:
         """Whether a checkpoint must be written now, so that the run can be gone on with."""

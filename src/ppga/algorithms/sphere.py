@@ -102,7 +102,7 @@ class Sphere:
 
     def judge(
         self,
-        state: Array,  # noqa: ARG002
+        state: Array | None,  # noqa: ARG002
         solutions: NumpyArray,
         key: Array,  # noqa: ARG002
         episodes: int | None = None,  # noqa: ARG002
@@ -112,6 +112,12 @@ class Sphere:
         values = np.asarray(_all_values(self, jnp.asarray(solutions.reshape(-1, self.solution_size))))
         played = len(values) if playing is None else int(playing.sum())
         return Judgement(values[:, 0], values[:, 1:], np.zeros_like(values[:, 1:]), 0, played, played)
+
+    def judge_elites(
+        self, elites: Mapping[str, NumpyArray], key: Array, episodes: int, playing: NumpyArray
+    ) -> Judgement:
+        """The true values again."""
+        return self.judge(None, elites["solution"], key, episodes, playing)
 
     def walk(
         self, state: Array, weights: NumpyArray, key: Array, updates: int | None = None

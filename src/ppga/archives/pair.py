@@ -103,8 +103,24 @@ class _Restorable:
         if len(elites["index"]):
             data = {name: values for name, values in elites.items() if name != "index"}
             self._store.add(elites["index"], data)  # type: ignore[attr-defined]
-            best = elites["index"][np.argmax(elites["objective"])]
-            self._stats_update(elites["objective"].sum(), best)  # type: ignore[attr-defined]
+            self._count_again()
+
+    def remove(self, cells: NumpyArray) -> None:
+        """Empty the given cells."""
+        props: Any = self._store._props  # type: ignore[attr-defined]
+        left = np.setdiff1d(self._store.occupied_list, cells)  # type: ignore[attr-defined]
+        props["occupied"][cells] = False
+        props["occupied_list"][: len(left)] = left
+        props["n_occupied"] = len(left)
+        self._count_again()
+
+    def _count_again(self) -> None:
+        """Find pyribs' figures anew, from what is there."""
+        self._stats_reset()  # type: ignore[attr-defined]
+        if len(self._store):  # type: ignore[attr-defined]
+            found = self._store.data(["index", "objective"])  # type: ignore[attr-defined]
+            best = found["index"][np.argmax(found["objective"])]
+            self._stats_update(found["objective"].sum(), best)  # type: ignore[attr-defined]
 
 
 class _Grid(_Restorable, GridArchive):
@@ -173,6 +189,8 @@ class ArchivePair:
         else:
             self._around(config.cells)
         self.soft.instead = self.result
+        self.judged = np.zeros(self.cells, np.int64)
+        """By how many episodes the elite of each cell was judged."""
 
     def _around(self, centroids: int | NumpyArray) -> None:
         """Empty archives around centroids (cells, k), or around that many, spread evenly."""
@@ -216,15 +234,54 @@ class ArchivePair:
         return chosen
 
     def keep(
-        self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
+        self,
+        solution: NumpyArray,
+        objective: NumpyArray,
+        measures: NumpyArray,
+        episodes: int | NumpyArray = 1,
+        **fields: NumpyArray,
     ) -> NumpyArray:
-        """Offer n solutions to the elitist archive; which (n,) are elites of it now."""
+        """Offer n solutions to the elitist archive; which (n,) are elites of it now.
+
+        `episodes` is by how many they were judged: one number for all, or (n,).
+        """
         finite = _finite(solution, objective, measures)
         best = self.promising(np.where(finite, objective, np.nan), measures)
         if best.any():
             rows = {"solution": solution, "objective": objective, "measures": measures, **fields}
             self.result.add(**{name: values[best] for name, values in rows.items()})
+            by = np.broadcast_to(episodes, len(best))
+            self.judged[self.result.index_of(measures[best])] = by[best]
         return best
+
+    def doubtful(self, n: int) -> NumpyArray:
+        """Cells, n at most, whose elites were judged by the fewest episodes."""
+        cells = np.sort(self.result.data("index"))
+        return np.asarray(cells[np.argsort(self.judged[cells], kind="stable")[:n]])
+
+    def correct(
+        self, cells: NumpyArray, objective: NumpyArray, measures: NumpyArray, episodes: int
+    ) -> NumpyArray:
+        """Take in another judgement of the elites of n cells, by so many episodes each.
+
+        They go where they are by the mean of all their episodes; where two meet, the better one stays. One
+        whose judgement is not finite leaves.
+
+        Returns:
+            Which (n,) left their cell.
+        """
+        elites = elites_of(self.result, cells)
+        for name in ("index", "threshold"):
+            del elites[name]
+        by = self.judged[cells] + episodes
+        share = (episodes / by).astype(np.float32)
+        elites["objective"] += share * (objective - elites["objective"])
+        elites["measures"] += share[:, None] * (measures - elites["measures"])
+        self.result.remove(cells)
+        self.keep(**elites, episodes=by)
+        finite = np.isfinite(elites["objective"]) & np.isfinite(elites["measures"]).all(axis=1)
+        there = self.result.index_of(np.where(finite[:, None], elites["measures"], 0))
+        return np.asarray(~finite | (there != cells))
 
     def add(
         self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
@@ -295,14 +352,19 @@ class ArchivePair:
     def state(self) -> dict[str, NumpyArray]:
         """Occupied cells of both archives, as plain arrays; and where they are, which is found by chance."""
         centroids = {} if self.centroids is None else {"centroids": self.centroids}
-        return centroids | {
-            f"{which}/{name}": values
-            for which, archive in (("soft", self.soft), ("result", self.result))
-            for name, values in elites_of(archive).items()
-        }
+        return (
+            {"judged": self.judged}
+            | centroids
+            | {
+                f"{which}/{name}": values
+                for which, archive in (("soft", self.soft), ("result", self.result))
+                for name, values in elites_of(archive).items()
+            }
+        )
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
         """Go on from a `state()`."""
+        self.judged = np.array(state["judged"])
         if self.centroids is not None:
             self._around(state["centroids"])
             self.soft.instead = self.result

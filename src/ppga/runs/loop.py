@@ -280,6 +280,7 @@ def to_archive(algorithm: Algorithm) -> Archive:
     archives, problem = algorithm.archives, algorithm.problem
     elites = elites_of(archives.result)
     del elites["threshold"]  # of an elitist archive: the objective
+    elites["episodes"] = archives.judged[elites["index"]].astype(np.int32)
     description = {
         **problem.describe(),
         "kind": "grid" if archives.centroids is None else "cvt",

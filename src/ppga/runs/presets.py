@@ -162,6 +162,7 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             confirm={"ant": 4}.get(task, 8),
             # what runs today and rolls tomorrow belongs in no cell; of ants, hardly one would be left
             steady={"ant": 0.0}.get(task, 0.07),
+            recheck=4,  # and another every now and then, so that none owes its cell to luck
             jacobian_updates=5,  # 10: the paper finds (5, 10) as good as (10, 10)
             reward_first=8,  # 0: a runner's branches are worth more than a fallen robot's
             first_updates=60,  # few and long: while the search policy only runs faster, the map hardly grows
@@ -229,6 +230,7 @@ def _small(config: PPGAConfig) -> PPGAConfig:
             branches=4,
             episodes=1,
             confirm=2,
+            recheck=0,
             jacobian_updates=updates,
             reward_first=1,
             first_updates=updates,

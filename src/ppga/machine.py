@@ -22,7 +22,7 @@ def describe() -> dict[str, Any]:
     import jax
 
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": visible_cores(),
         "memory_gib": _memory_gib(),
         "system": platform.platform(),
@@ -68,7 +68,8 @@ def installed(module: str) -> bool:
         return False
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """What the processor is called."""
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]

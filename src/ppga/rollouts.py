@@ -235,6 +235,10 @@ class Judge:
         )
         return whole
 
+    def play_here(self, policies: Policy, keys: Array, playing: Array) -> tuple[Scores, Transitions | None]:
+        """The same inside jitted code, all in one loop, by keys (n, episodes)."""
+        return self._play(self.task, policies, keys, playing)
+
     def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array, playing: Array) -> Any:
         task = self.task.for_callers(shape[0])
         play = jax.jit(lambda *share: self._play(task, *share))

@@ -17,8 +17,8 @@ from tyro.conf import Positional
 
 from ppga import machine
 from ppga.algorithms import ALGORITHMS
-from ppga.archives import Archive
 from ppga.archives.maps import text as heatmap
+from ppga.cluster.crew import Cluster
 from ppga.errors import InputError, choose
 from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, train
 from ppga.runs import resume as continue_run
@@ -27,8 +27,7 @@ from ppga.runs.display import Display, Lines, Picture
 from ppga.runs.estimate import Estimate, estimate, span
 from ppga.runs.folder import RunFolder
 from ppga.runs.loop import check_known, make_algorithm
-from ppga.tasks import TASKS, find
-from ppga.tasks.find import FROM_FILE
+from ppga.tasks import TASKS, find, word_for
 
 PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
@@ -61,6 +60,8 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         evaluations: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
         output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
         resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None,
+        address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
+        workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
         quiet: bool = False,
         dry_run: bool = False,
         config: Annotated[PPGAConfig, tyro.conf.arg(name="")] = defaults,
@@ -80,6 +81,8 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
             evaluations: end after that many judged policies.
             output: the run's folder; runs/TASK-ALGORITHM-TIME by default.
             resume: continue this run, as if it had never stopped; budgets may be raised.
+            address: with --cluster ray, a Ray cluster that is there, or auto; one on this machine by default.
+            workers: with --cluster ray, how many; results do not depend on it.
             quiet: print the end and warnings only.
             dry_run: show the settings, the memory and the time it will take, and stop.
             config: all else.
@@ -88,7 +91,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         budget = default_budget if given == Budget() else given
         assert budget is not None
         budget.check()
-        display = make_display(console, quiet)
+        display, cluster = make_display(console, quiet), Cluster(address, workers)
         if resume is not None:
             task = find(task) if task is not None and task != "sphere" else task
             _check_resumed(resume, task, old_task, defaults, config, output, "--preset" in " ".join(words))
@@ -110,10 +113,10 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
                 return
             display.say(_cost(expected))
         if resume is not None:
-            outcome = continue_run(resume, budget=budget, display=display)
+            outcome = continue_run(resume, budget=budget, display=display, cluster=cluster)
         else:
             folder = output or Path("runs") / f"{task}-{config.algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
-            outcome = train(task, config, budget=budget, output=folder, display=display)
+            outcome = train(task, config, budget=budget, output=folder, display=display, cluster=cluster)
         show(console, outcome)
 
     return run
@@ -129,7 +132,9 @@ def show(console: Console, outcome: Outcome) -> None:
     archive = outcome.archive
     elites = archive.elites
     # a task in a file has to be named again
-    again = f"ppga train{_file_of(archive)} --resume {outcome.folder}"
+    name = archive.description["task"]["name"]
+    word = word_for(name)
+    again = f"ppga train{'' if word == name else ' ' + os.path.relpath(word)} --resume {outcome.folder}"
     if len(archive):
         console.print(heatmap(archive.shape, elites["index"], elites["objective"]))
         measures = ", ".join(archive.measure_names)
@@ -155,15 +160,6 @@ def show(console: Console, outcome: Outcome) -> None:
     if outcome.interrupted:
         console.print(f"stopped early. Go on with: {again}", soft_wrap=True)
         sys.exit(128 + outcome.interrupted)
-
-
-def _file_of(archive: Archive) -> str:
-    """FILE.py:NAME of an archive's task, if it is in a file, with a space before it."""
-    maker: Any = TASKS.get(archive.description["task"]["name"])
-    module = getattr(maker, "__module__", "")
-    if not module.startswith(FROM_FILE):
-        return ""
-    return f" {os.path.relpath(str(sys.modules[module].__file__))}:{maker.__name__}"
 
 
 def _twice(outcome: Outcome) -> int:

@@ -63,6 +63,8 @@ class PolicyProblem:
     start_steps = LOOK[0] * LOOK[1]
     replay: Replay | None = None
     """What a learner off policy remembers."""
+    make_judge: Callable[..., Judge] = Judge
+    """Who judges, made of task, network, episodes, whether to sample, and whether to watch."""
 
     def __init__(
         self,
@@ -192,7 +194,7 @@ class PolicyProblem:
         watch, episodes = episodes is None and self.remembers, episodes or self.search.episodes
         judge = self._judges.setdefault(
             (episodes, watch),
-            Judge(self.task, self.actor, episodes, self.search.judge == "sample", watch),
+            self.make_judge(self.task, self.actor, episodes, self.search.judge == "sample", watch),
         )
         scores, film = judge(policies, key, playing)  # (n, episodes)
         if film is not None:

@@ -243,6 +243,10 @@ def advantages(
     return jnp.asarray(backwards.T)
 
 
+Collect = Callable[[Agent, Worlds, Array], tuple[Worlds, Trajectory]]
+"""A rollout: agents, environments, keys (A,) -> the environments after it, trajectories (A, e, T, ...)."""
+
+
 class VPPO:
     """PPO for any number of agents on one task.
 
@@ -268,7 +272,7 @@ class VPPO:
         self._optimiser = optax.chain(
             optax.clip_by_global_norm(config.gradient_norm), optax.scale_by_adam(eps=1e-5)
         )
-        self.collect = jax.jit(self._collect, donate_argnums=1)
+        self.collect: Collect = jax.jit(self._collect, donate_argnums=1)
         self.update = jax.jit(self._update)
         self.update_watched = jax.jit(partial(self._update, watched=True))
         self.observe = jax.jit(jax.vmap(_observe))

@@ -109,6 +109,7 @@ class PPGAConfig:
         network: sizes of actor and critic.
         simulation: physics.
         keeping: what is written.
+        cluster: who makes the rollouts: this process (none), or Ray's workers, in shares of a fixed size.
         init_from: a run, an archive or a policy whose elites the run begins with.
     """
 
@@ -122,6 +123,7 @@ class PPGAConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     keeping: KeepingConfig = field(default_factory=KeepingConfig)
+    cluster: Literal["none", "ray"] = "none"
     init_from: str | None = None
 
     def check(self, measures: int, learns: bool = True) -> None:

@@ -22,6 +22,8 @@ from ppga.algorithms import ALGORITHMS, Algorithm, PolicyProblem, Problem
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
+from ppga.cluster.crew import Cluster, RayCrew, at_work
+from ppga.cluster.shares import employ, shares
 from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
 from ppga.runs import checkpoints
@@ -32,7 +34,7 @@ from ppga.runs.folder import RunFolder
 from ppga.runs.loggers import Logger, TensorBoard, WandB
 from ppga.runs.presets import preset
 from ppga.storage import sync
-from ppga.tasks import Environment, find, is_known, make_task
+from ppga.tasks import TASKS, Environment, find, is_known, make_task, word_for
 
 WRITING_SHARE = 50
 """Writing a checkpoint may take a fiftieth of the time."""
@@ -85,6 +87,7 @@ def train(
     output: str | os.PathLike[str] | None = None,
     callbacks: Sequence[Callback] = (),
     display: Display | None = None,
+    cluster: Cluster | None = None,
 ) -> Outcome:
     """Train an archive.
 
@@ -102,6 +105,7 @@ def train(
         output: folder for metrics, checkpoints and archive; nothing is written by default.
         callbacks: called with an `Iteration` after every iteration.
         display: shows the run; nothing by default.
+        cluster: where the workers are, with `config.cluster`; on this machine by default.
 
     Raises:
         InputError: settings that cannot work; before anything compiles.
@@ -122,13 +126,14 @@ def train(
             config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
         algorithm = make_algorithm(task, config, display.pulse)
         _check_run(algorithm, config, budget, folder.path if folder else None)
+        crew = stack.enter_context(_crew(task, algorithm, config, cluster, display.say))
         if folder:
             folder.create(name, config, budget, algorithm.problem.describe())
             stack.enter_context(folder.locked())
         algorithm.problem.open(folder.path if folder else None)
         display.begin(f"{config.algorithm} on {name}", 0.0)
         stack.callback(display.end)
-        return _run(name, algorithm, config, budget, folder, 0.0, callbacks, display)
+        return _run(name, algorithm, config, budget, folder, 0.0, callbacks, display, crew)
 
 
 def resume(
@@ -138,6 +143,7 @@ def resume(
     task: str | Environment | Problem | None = None,
     callbacks: Sequence[Callback] = (),
     display: Display | None = None,
+    cluster: Cluster | None = None,
 ) -> Outcome:
     """Continue a run where its newest whole checkpoint left it, bit by bit as if it had never stopped.
 
@@ -147,6 +153,7 @@ def resume(
         task: needed again if it was one of your own.
         callbacks: as in `train`.
         display: as in `train`.
+        cluster: as in `train`; another one than before, if need be.
     """
     folder = RunFolder(Path(run))
     name, config, old_budget = folder.read()
@@ -173,6 +180,7 @@ def resume(
         if share >= 1:
             display.say("the run has used up its budget; nothing to do")
             return Outcome(to_archive(algorithm), None, folder.path)
+        crew = stack.enter_context(_crew(task or name, algorithm, config, cluster, display.say))
         if budget != old_budget:
             folder.change_budget(budget)
         folder.cut_after(algorithm.iteration)
@@ -182,7 +190,7 @@ def resume(
             display.say(f"resuming after iteration {found.iteration}, {seconds / 60:.1f} minutes in")
         display.begin(f"{config.algorithm} on {name}", share)
         stack.callback(display.end)
-        return _run(name, algorithm, config, budget, folder, seconds, callbacks, display)
+        return _run(name, algorithm, config, budget, folder, seconds, callbacks, display, crew)
 
 
 @contextmanager
@@ -216,6 +224,32 @@ def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:
     algorithm.start()
     if config.init_from:
         begin_at(load_archive(config.init_from), algorithm)
+
+
+@contextmanager
+def _crew(
+    task: str | Environment | Problem,
+    algorithm: Algorithm,
+    config: PPGAConfig,
+    cluster: Cluster | None,
+    say: Callable[[str], None],
+) -> Iterator[RayCrew | None]:
+    """Those who make the rollouts, if it is not this process."""
+    problem = algorithm.problem
+    if config.cluster == "none":
+        if cluster is not None and cluster != Cluster():
+            raise InputError("an address and workers belong to a cluster: --cluster ray.")
+        yield None
+        return
+    if not isinstance(problem, PolicyProblem) or config.simulation.physics != "mujoco":
+        raise InputError("--cluster ray spreads MuJoCo's simulations over CPUs, and here there are none.")
+    name = task_name(task)
+    if not is_known(name) or not (isinstance(task, str) or type(task) is TASKS[name]):
+        raise InputError(f"workers make the task themselves: give {name} by its name or as FILE.py:CLASS.")
+    word = word_for(name)
+    with at_work(cluster or Cluster(), word, to_json(config), shares(problem), say) as crew:
+        employ(problem, crew)
+        yield crew
 
 
 def check_known(name: str, run: Path) -> None:
@@ -346,6 +380,7 @@ def _run(
     seconds: float,
     callbacks: Sequence[Callback],
     display: Display,
+    crew: RayCrew | None,
 ) -> Outcome:
     """Iterate until the budget is used up, a callback says stop, or a signal comes."""
     began = time.monotonic() - seconds
@@ -368,6 +403,8 @@ def _run(
                     "keeping": keeping,
                 },
             }
+            if crew is not None:
+                record |= crew.record()
             before = time.perf_counter()
             share = _share(budget, algorithm, now)
             iteration = Iteration(record, algorithm, stop=share >= 1 or bool(caught))

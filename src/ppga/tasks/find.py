@@ -86,6 +86,15 @@ def find(word: str) -> str:
     return name
 
 
+def word_for(name: str) -> str:
+    """What another process must ask for to find the task of that name: itself, or FILE.py:NAME."""
+    maker: Any = TASKS.get(name)
+    module = getattr(maker, "__module__", "")
+    if not module.startswith(FROM_FILE):
+        return name
+    return f"{sys.modules[module].__file__}:{maker.__name__}"
+
+
 def names() -> list[str]:
     """All that can be made without running a file."""
     return list(dict.fromkeys([*TASKS, *_installed()]))

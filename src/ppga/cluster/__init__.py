@@ -1,0 +1,1 @@
+"""Outgrowing one machine: rollouts on Ray's workers, arrays over JAX's devices, studies on SLURM."""

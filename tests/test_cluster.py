@@ -1,0 +1,179 @@
+"""Rollouts by a crew: in this process, and on a real Ray cluster of two nodes on this machine."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import ppga
+from ppga.algorithms import PolicySearch
+from ppga.cluster import crew as crews
+from ppga.cluster.crew import Cluster
+from ppga.cluster.shares import Worker, employ, environments_together, policies_together, shares
+from ppga.errors import InputError
+from ppga.rollouts import Judge
+
+HOPPER = ppga.NetworkConfig((8,), (8,))
+
+
+def config() -> ppga.PPGAConfig:
+    smoke, _ = ppga.preset("smoke", "hopper")
+    return replace(
+        smoke,
+        cluster="ray",
+        search=replace(smoke.search, branches=36, episodes=2, confirm=0, steady=0.0),
+        ppo=replace(smoke.ppo, environments=64, rollout_length=6),
+    )
+
+
+@cache
+def problem(employs: bool = False) -> PolicySearch:  # noqa: ARG001
+    """One to look at, and one for a crew to work for."""
+    settings = config()
+    task = ppga.make_task("hopper", episode_length=10)
+    return PolicySearch(task, settings.search, settings.ppo, settings.network)
+
+
+class Here:
+    """A crew in this process that does its jobs in an order of its own, and some of them twice."""
+
+    def __init__(self, order: int) -> None:
+        self.worker, self.order = Worker(problem()), order
+
+    def run(self, kind: str, shared: list[Any], jobs: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
+        found: list[Any] = [None] * len(jobs)
+        for number in [*range(len(jobs))[:: self.order], 0]:
+            which, own = jobs[number]
+            found[number] = getattr(self.worker, kind)(shared[which], *own)
+        return found
+
+
+def test_work_is_cut_into_shares_of_one_size() -> None:
+    assert environments_together(problem()) == 32, "64 environments, shared by two agents"
+    odd = PolicySearch(problem().task, problem().search, replace(problem().ppo, environments=2 * 37), HOPPER)
+    assert environments_together(odd) == 1, "37 is prime"
+    assert [policies_together(episodes) for episodes in (1, 2, 5, 100)] == [32, 16, 6, 1]
+    assert shares(problem()) == 3, "36 policies, 16 at once; 64 environments, 32 at once"
+
+
+def test_results_do_not_depend_on_who_computes_what_and_when() -> None:
+    found = []
+    for order in (1, -1):
+        employ(problem(True), Here(order))
+        start = problem(True).start(jax.random.key(0))
+        walked, _ = problem(True).walk(start, np.array([[1.0, 0.0]]), jax.random.key(1), 2)
+        found.append(jax.tree.map(np.asarray, walked))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+    assert (np.asarray(found[0].worlds.state.steps) == 3 * 6 - 10).all(), "begun again at the time limit"
+    assert (found[0].policies.observation.count == 3 * 64 * 6).all(), "every environment was seen"
+
+
+def test_shares_are_judged_as_the_whole_is() -> None:
+    many = jax.vmap(problem().vppo.init_policy)(jax.random.split(jax.random.key(1), 37))
+    many = replace(many, parameters=many.parameters + 0.3 * jax.random.normal(jax.random.key(2), (37, 1)))
+    playing = np.arange(37) != 5
+    whole, _ = Judge(problem().task, problem().actor, 2)(many, jax.random.key(3), playing)
+    employ(problem(True), Here(1))
+    cut, _ = problem(True).make_judge(problem().task, problem().actor, 2)(many, jax.random.key(3), playing)
+    assert whole.steps[5].tolist() == [0, 0]
+    assert np.ptp(whole.objective) > 0
+    for name in ("objective", "measures", "steps"):
+        np.testing.assert_allclose(getattr(cut, name), getattr(whole, name), rtol=1e-5, atol=1e-6)
+
+
+# On Ray.
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of two cores each, as far as Ray is told."""
+    crews.prepare(None)
+    Nodes = pytest.importorskip("ray.cluster_utils", reason="the extra ray is not installed").Cluster  # noqa: N806
+    small = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
+    with crews.forking():
+        nodes = Nodes(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+        nodes.add_node(**small)
+    yield nodes
+    nodes.shutdown()
+
+
+def trained(where: Cluster, output: Path, disturb: bool = False) -> tuple[ppga.Archive, list[dict[str, Any]]]:
+    """Three iterations; if disturbed, a worker is killed in the middle of each."""
+    records: list[dict[str, Any]] = []
+
+    def watch(iteration: ppga.Iteration) -> None:
+        records.append(iteration.record)
+        if disturb:
+            crew = iteration.algorithm.problem.make_judge.args[0]  # type: ignore[attr-defined]
+            victim = crew.pids()[len(records) % 2]
+            threading.Timer(0.05, lambda: os.kill(victim, signal.SIGKILL)).start()
+
+    outcome = ppga.train(
+        "hopper", config(), budget=ppga.Budget(iterations=3), output=output, callbacks=[watch], cluster=where
+    )
+    return outcome.archive, records
+
+
+def test_the_number_of_workers_and_their_deaths_change_nothing(cluster: Any, tmp_path: Path) -> None:
+    one, calm = trained(Cluster(cluster.address, 1), tmp_path / "one")
+    several, killed = trained(Cluster(cluster.address, 3), tmp_path / "several", disturb=True)
+    assert killed[-1]["replaced"] >= 1
+    assert [record["workers"] for record in killed] == [3] * 3
+    assert len(one) > 3
+    assert one.elites.keys() == several.elites.keys()
+    for name, values in one.elites.items():
+        np.testing.assert_array_equal(values, several.elites[name], err_msg=name)
+    for before, after in zip(calm, killed, strict=True):
+        for name in ("qd_score", "env_steps", "xnes_mean", "walk_value_loss"):
+            assert before[name] == after[name], name
+    assert all(record["bytes_moved"] > 64 * 6 * 4 for record in calm)
+
+    more = ppga.resume(
+        tmp_path / "one", budget=ppga.Budget(iterations=4), cluster=Cluster(cluster.address, 2)
+    )
+    assert more.record is not None
+    assert more.record["workers"] == 2, "a run goes on with as many workers as there are"
+
+
+def test_what_cannot_work_is_told_before_training(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(where: Cluster, **changes: Any) -> str:
+        with pytest.raises(InputError) as told:
+            ppga.train(
+                "hopper", replace(config(), **changes), budget=ppga.Budget(iterations=1), cluster=where
+            )
+        return str(told.value)
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    assert f"no Ray cluster at 127.0.0.1:{port}" in refused(Cluster(f"127.0.0.1:{port}"))
+    assert "HOST:PORT or auto, got 'nowhere'" in refused(Cluster("nowhere"))
+    assert "4 workers for 3 shares" in refused(Cluster(cluster.address, 4))
+    assert "--workers must be a whole number" in refused(Cluster(workers=0))
+    assert "--cluster ray" in refused(Cluster(workers=2), cluster="none")
+    with pytest.raises(InputError, match="there are none"):
+        ppga.train("sphere", config(), budget=ppga.Budget(iterations=1))
+    ours = crews.about()
+    monkeypatch.setattr(crews, "about", lambda: ours | {"mujoco": "0.1"})
+    assert "other versions: mujoco" in refused(Cluster(cluster.address, 1))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'ppga[ray]'" in refused(Cluster())
+
+
+def test_what_listens_must_be_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "PATIENCE", 6.0)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(InputError, match="does not answer as a Ray cluster"),
+    ):
+        crews._reach(f"127.0.0.1:{silent.getsockname()[1]}")

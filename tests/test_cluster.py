@@ -1,5 +1,6 @@
 """Rollouts by a crew: in this process, and on a real Ray cluster of two nodes on this machine."""
 
+import io
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 import ppga
 from ppga.algorithms import PolicySearch
@@ -22,6 +24,7 @@ from ppga.cluster.crew import Cluster
 from ppga.cluster.shares import Worker, employ, environments_together, policies_together, shares
 from ppga.errors import InputError
 from ppga.rollouts import Judge
+from ppga.study import finished, plan, run
 
 HOPPER = ppga.NetworkConfig((8,), (8,))
 
@@ -177,3 +180,17 @@ def test_what_listens_must_be_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(InputError, match="does not answer as a Ray cluster"),
     ):
         crews._reach(f"127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_study_is_spread_over_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    budget = ppga.Budget(evaluations=20)
+    planned = plan(["sphere"], ["map-elites", "pga-me"], 1, budget, "smoke", 0, tmp_path / "study")
+    console = Console(file=io.StringIO(), width=120)
+    assert not run(planned, console, Cluster(cluster.address), cores=1), "one of them fails"
+    told = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"failed: {tmp_path / 'study' / 'sphere' / 'pga-me-0'}" in told
+    assert "failed (exit code 2)" in told
+    assert finished(planned.runs()[0], planned)
+    assert (tmp_path / "study" / "report" / "report.html").exists()
+    with pytest.raises(InputError, match="takes 5 cores"):
+        run(replace(planned, seeds=2), console, Cluster(cluster.address), cores=5)

@@ -158,3 +158,46 @@ def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:
     ).stdout  # fmt: skip
     assert [line.split()[1] for line in plan.splitlines() if "search.strategy" in line] == ["cma-es"]
     assert [line.split()[1] for line in plan.splitlines() if "search.step" in line] == ["recombination"]
+
+
+def test_the_jobs_of_an_array_run_one_each_and_go_on_when_they_are_queued_again(tmp_path: Path) -> None:
+    folder, calls = tmp_path / "a study", tmp_path / "calls"
+    words = ("--algorithms", "map-elites", "ppga", "--minutes", "60")
+    made = study(folder, *words, "--cluster", "slurm", "--cores", "3")
+    assert made.returncode == 0, made.stderr
+    script = folder / "study.sbatch"
+    assert made.stdout.strip() == f"sbatch {script}"
+    text = script.read_text()
+    for line in (
+        "#SBATCH --array=0-1",
+        "#SBATCH --cpus-per-task=3",
+        "#SBATCH --time=71",
+        "#SBATCH --requeue",
+    ):
+        assert line in text.splitlines()
+
+    tools = tmp_path / "bin"  # what SLURM puts there, and this ppga
+    tools.mkdir()
+    for name, body in {
+        "scontrol": f'echo "$@" >> {calls}',
+        "ppga": f'exec {sys.executable} -m ppga "$@"',
+    }.items():
+        (tools / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tools / name).chmod(0o755)
+    job = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "77"}
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", **job}
+    metrics = folder / "sphere" / "ppga-0" / "metrics.jsonl"
+    before = 0
+    for _ in range(2):
+        process = subprocess.Popen(["bash", str(script)], env=environment, stdout=subprocess.DEVNULL)
+        while not metrics.exists() or len(lines(metrics.parent)) <= before + 1:
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert len(lines(metrics.parent)) > before, "it went on where it was"
+        before = len(lines(metrics.parent))
+    assert [line["iteration"] for line in lines(metrics.parent)] == list(range(1, before + 1))
+    assert calls.read_text() == "requeue 77_1\n" * 2
+    assert not (folder / "sphere" / "map-elites-0").exists(), "another job's"
+    assert study(folder, *words, "--only", "2").returncode == 2

@@ -367,6 +367,10 @@ def study(
     preset: str = "laptop",
     episodes: int = 20,
     output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("study"),
+    cluster: str = "none",
+    address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
+    cores: int = 2,
+    only: int | None = None,
 ) -> None:
     """Compare algorithms: run each on each task with each seed, one after the other, and write a report.
 
@@ -385,19 +389,37 @@ def study(
         preset: settings of all runs.
         episodes: by which every elite is judged again for the corrected figures; 0 for none.
         output: the study's folder: TASK/ALGORITHM-SEED, and report/.
+        cluster: ray spreads the runs over a Ray cluster, many at once; slurm writes a script for sbatch.
+        address: of the Ray cluster, or auto; one on this machine by default.
+        cores: that a run takes of the cluster.
+        only: run no other than this one, counted from 0, and write no report; for the jobs of an array.
     """
     at_least_one("--seeds", seeds)
+    at_least_one("--cores", cores)
+    choose("cluster", cluster, ("none", "ray", "slurm"))
     if episodes < 0:
         raise InputError(f"--episodes must be at least 0, got {episodes}.")
     machine.check_devices()
+    from ppga.cluster.crew import Cluster
     from ppga.runs import PRESETS, Budget
-    from ppga.study import plan, run
+    from ppga.study import do, finished, plan, run, write_slurm
 
     choose("preset", preset, PRESETS)
     given = Budget(minutes=minutes, env_steps=env_steps, evaluations=evaluations)
     budget = Budget(minutes=10.0) if given == Budget() else given
+    if address is not None and cluster != "ray":
+        raise InputError("an address belongs to --cluster ray.")
     try:
-        well = run(plan(tasks, algorithms, seeds, budget, preset, episodes, output), console)
+        planned = plan(tasks, algorithms, seeds, budget, preset, episodes, output)
+        if cluster == "slurm":
+            console.print(f"sbatch {write_slurm(planned, cores)}", soft_wrap=True, highlight=False)
+            return
+        if only is not None:
+            if not 0 <= only < len(planned.runs()):
+                raise InputError(f"--only must lie in [0, {len(planned.runs()) - 1}], got {only}.")
+            one = planned.runs()[only]
+            sys.exit(0 if finished(one, planned) else do(one, planned))
+        well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
     except KeyboardInterrupt:
         console.print("\nstopped; the same command goes on with the study", highlight=False)
         sys.exit(130)

@@ -1,28 +1,35 @@
-"""Studies: every algorithm on every task with every seed, one run after the other, then a report.
+"""Studies: every algorithm on every task with every seed, one run after the other or many at once on a
+cluster, then a report.
 
 Runs are processes of their own, so each is what `ppga train` would give, and one that fails takes nothing
 with it. A study can be stopped at any moment; the same command goes on with it.
 """
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from ppga.algorithms import ALGORITHMS
 from ppga.analysis.report import report
+from ppga.cluster import slurm
+from ppga.cluster.crew import Cluster, connected
 from ppga.errors import InputError, choose
 from ppga.runs import Budget, preset
 from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
-from ppga.storage import read_json, write_json
+from ppga.storage import read_json, write_json, write_text
 from ppga.tasks import TASKS, find
 
 VARIANTS = {
@@ -128,8 +135,14 @@ def plan(
     return made
 
 
-def run(plan: Plan, console: Console) -> bool:
+def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int = 2) -> bool:
     """Run what is not done yet, then write the report; whether everything went well.
+
+    Args:
+        plan: the study.
+        console: to print on.
+        cluster: a Ray cluster to spread the runs over; one after the other here, without one.
+        cores: that each run takes of it.
 
     Raises:
         KeyboardInterrupt: it was stopped; the same command goes on.
@@ -148,6 +161,8 @@ def run(plan: Plan, console: Console) -> bool:
             seconds = expected(waiting, plan)
         if seconds is None:
             say("how long it will take is not known beforehand")
+        elif cluster is not None:
+            say(f"about {span(seconds)} of {cores} cores each to go, shared by the cluster")
         else:
             until = time.strftime("%A %H:%M", time.localtime(time.time() + seconds))
             say(f"about {span(seconds)} to go, until {until}")
@@ -157,22 +172,118 @@ def run(plan: Plan, console: Console) -> bool:
         {"preset": plan.preset, "tasks": plan.tasks, "algorithms": plan.algorithms, "seeds": plan.seeds},
     )
     failed = []
-    for number, one in enumerate(waiting, start=1):
-        say(f"\n{number} of {len(waiting)}: {one.algorithm} on {one.task}, seed {one.seed}")
-        code = _call(_train_words(one, plan))
-        if code == 0 and plan.corrects(one) and _found(one):
-            code = _call(_evaluate_words(one, plan))
-        if code in STOPPED:
-            raise KeyboardInterrupt
-        if code:
-            failed.append(one)
-            say(f"{one.folder} failed (exit code {code}); going on with the others")
+    if cluster is not None and waiting:
+        failed = spread(waiting, plan, console, cluster, cores)
+    else:
+        for number, one in enumerate(waiting, start=1):
+            say(f"\n{number} of {len(waiting)}: {one.algorithm} on {one.task}, seed {one.seed}")
+            code = do(one, plan)
+            if code in STOPPED:
+                raise KeyboardInterrupt
+            if code:
+                failed.append(one)
+                say(f"{one.folder} failed (exit code {code}); going on with the others")
     done = [one.folder for one in runs if RunFolder(one.folder).metrics.exists()]
     if done:
         say(f"\n{report(done, plan.output / 'report')}")
     for one in failed:
         say(f"failed: {one.folder}")
     return not failed
+
+
+def do(one: Planned, plan: Plan) -> int:
+    """Run one, and judge its elites again if that is asked for; the exit code."""
+    code = _call(_train_words(one, plan))
+    if code == 0 and plan.corrects(one) and _found(one):
+        code = _call(_evaluate_words(one, plan))
+    return code
+
+
+def spread(
+    waiting: Sequence[Planned], plan: Plan, console: Console, cluster: Cluster, cores: int
+) -> list[Planned]:
+    """Run them on a Ray cluster, as many at once as it has cores for; those that failed.
+
+    The study's folder must be the same on all nodes.
+    """
+    with connected(cluster) as ray:
+        there = ray.cluster_resources().get("CPU", 0)
+        if there < cores:
+            raise InputError(f"a run takes {cores} cores, and the cluster has {there:g}.")
+        remote = ray.remote(num_cpus=cores, max_retries=-1)(_do_there)
+        whole = replace(plan, output=plan.output.absolute())
+        runs = {one.folder: one for one in whole.runs()}
+        going = {remote.remote(runs[one.folder.absolute()], whole, os.getcwd()): one for one in waiting}
+        states = dict.fromkeys(waiting, "waiting")
+        try:
+            with Live(_table(states), console=console, refresh_per_second=1) as live:
+                while going:
+                    done, _ = ray.wait(list(going), num_returns=1, timeout=2.0)
+                    for answer in done:
+                        one, code = going.pop(answer), ray.get(answer)
+                        states[one] = "done" if code == 0 else f"failed (exit code {code})"
+                    live.update(_table(states))
+        except KeyboardInterrupt:
+            for answer in going:
+                ray.cancel(answer)
+            ray.wait(list(going), num_returns=len(going), timeout=120)
+            raise
+    return [one for one, state in states.items() if state != "done"]
+
+
+def _do_there(one: Planned, plan: Plan, place: str) -> int:
+    """A run on another node, from the folder that the study was begun in."""
+    os.chdir(place)
+    os.environ.pop("OMP_NUM_THREADS", None)  # Ray's
+    for task, word in plan.files.items():
+        if task not in TASKS:
+            find(word)
+    return do(one, plan)
+
+
+def _table(states: Mapping[Planned, str]) -> Table:
+    """How far all runs are."""
+    table = Table(box=SIMPLE)
+    for heading in ("run", "", "minutes", "iterations", "coverage", "best", "QD-score"):
+        table.add_column(heading, justify="left" if heading in ("run", "") else "right")
+    for one, state in states.items():
+        place = RunFolder(one.folder)
+        last = _last(place) if place.metrics.exists() else None
+        figures = [] if last is None else [
+            f"{last['wall_time'] / 60:.1f}", str(last["iteration"]), f"{last['coverage']:.0%}",
+            "" if last["best"] is None else f"{last['best']:,.0f}", f"{last['qd_score']:,.0f}",
+        ]  # fmt: skip
+        state = "running" if state == "waiting" and last is not None else state
+        table.add_row(f"{one.task} {one.algorithm} {one.seed}", state, *figures)
+    return table
+
+
+def words_of(plan: Plan) -> list[str]:
+    """The command that makes this plan, without `ppga`."""
+    output = plan.output.absolute()
+    tasks = [plan.files.get(task, task) for task in plan.tasks]
+    budget = [
+        word
+        for name in ("minutes", "env_steps", "evaluations")
+        if (limit := getattr(plan.budget, name)) is not None
+        for word in (f"--{name.replace('_', '-')}", str(limit))
+    ]
+    return [
+        "study", "--tasks", *tasks, "--algorithms", *plan.algorithms, "--seeds", str(plan.seeds), *budget,
+        "--preset", plan.preset, "--episodes", str(plan.episodes), "--output", str(output),
+    ]  # fmt: skip
+
+
+def write_slurm(plan: Plan, cores: int) -> Path:
+    """An sbatch script beside the study's runs, one job each."""
+    plan.output.mkdir(parents=True, exist_ok=True)
+    file = plan.output / "study.sbatch"
+    minutes = plan.budget.minutes
+    if minutes is not None:
+        minutes += CORRECTION_SECONDS / 60 * (plan.episodes > 0)
+    folder = plan.output.absolute()
+    write_text(file, slurm.script(words_of(plan), len(plan.runs()), minutes, cores, folder))
+    return file
 
 
 def expected(runs: Sequence[Planned], plan: Plan) -> float | None:
@@ -269,6 +380,7 @@ def _call(words: Sequence[str]) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
+        process.terminate()  # where Ctrl-C has not reached it
         process.wait()
         raise
     finally:

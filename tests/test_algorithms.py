@@ -358,17 +358,44 @@ def test_the_policies_between_minibatch_steps_lead_to_the_next_one() -> None:
     assert (before.policies.observation.count < after.policies.observation.count).all()
 
 
-def test_a_population_is_exchanged_as_told() -> None:
-    """Of 10: the worst 2 become copies of the best, the next 4 come from the archive with what they know."""
-    config, _ = ppga.preset("smoke", "hopper", "pbt-me-sac")
-    config = replace(config, sac=replace(config.sac, population=10, best=0.1, worst=0.2, archived=0.4))
-    algorithm = make_algorithm("hopper", config)
+@pytest.fixture(scope="module")
+def population() -> PBTME:
+    """Ten agents among sixteen, judged once; all that is asked of them on a robot with two feet."""
+    config, _ = ppga.preset("smoke", "halfcheetah", "pbt-me-sac")
+    search = replace(config.search, branches=16, confirm=0, steady=0.0)
+    sac = replace(config.sac, population=10, best=0.1, worst=0.2, archived=0.4)
+    algorithm = make_algorithm("halfcheetah", replace(config, search=search, sac=sac))
     assert isinstance(algorithm, PBTME)
     algorithm.start()
-    problem, agents = algorithm.problem, algorithm.search.agents
+    return algorithm
+
+
+def test_a_population_and_others_are_judged_before_anybody_learns(population: PBTME) -> None:
+    """And they are different from each other already."""
+    assert population.evaluations == population.episodes == 16
+    assert population.env_steps == 64 * 100 + 16 * 20
+    elites = population.archives.result.data()
+    assert len(elites["index"]) >= 4
+    assert np.ptp(elites["objective"]) > 1
+    agents = np.asarray(population.search.agents.actor)
+    from_population = [(agents == solution).all(axis=1).any() for solution in elites["solution"]]
+    assert any(from_population)
+    assert not all(from_population)
+    assert elites["critics"].shape[1:] == population.search.agents.critics.shape[1:]
+    assert population.problem.actor.activation == "tanh", "as all actors: untrained ones with ReLU lie still"
+
+
+def test_a_population_is_exchanged_as_told(population: PBTME) -> None:
+    """Of 10: the worst 2 become copies of the best, the next 4 come from the archive with what they know."""
+    problem, agents = population.problem, population.search.agents
+    pair = ArchivePair(
+        problem.solution_size, (4, 4), ((0, 1), (0, 1)), problem.fields, 0.0, ArchiveConfig()
+    )
+    algorithm = PBTME(problem, population.config, pair, 0)
+    algorithm.search = population.search
     elite: Any = jax.tree.map(lambda leaf: leaf[:1] + 1000, agents)
     fields = problem.described(algorithm.search, elite)
-    algorithm.archives.keep(np.asarray(elite.actor), np.ones(1), np.full((1, 1), 0.5), **fields)
+    pair.keep(np.asarray(elite.actor), np.ones(1), np.full((1, 2), 0.5), **fields)
     worth = np.array([5.0, 9.0, 1.0, 4.0, 3.0, 2.0, 6.0, 7.0, 8.0, -np.inf])
     algorithm.exchange(worth, jax.random.key(0))
     after = algorithm.search.agents

@@ -24,8 +24,9 @@ from ppga.algorithms.pbt_me import PBTME
 from ppga.algorithms.pga_me import PGAME
 from ppga.algorithms.ppga import recombined
 from ppga.algorithms.ppo_archive import PPOArchive
-from ppga.algorithms.problem import Judgement
+from ppga.algorithms.problem import Effort, Judgement
 from ppga.algorithms.qdpg import OTHERS, Novelty
+from ppga.algorithms.sphere import OPTIMUM, Sphere
 from ppga.analysis import corrected
 from ppga.analysis.runs import read_run
 from ppga.archives import ArchiveConfig, ArchivePair
@@ -258,6 +259,48 @@ def test_evolution_strategies_find_the_gradients_of_measures() -> None:
         assert gradient @ true / np.linalg.norm(gradient) / np.linalg.norm(true) > 0.97
 
 
+class LearntSphere(Sphere):
+    """The sphere for an algorithm that learns its gradient; the greedy actor is the best point there is."""
+
+    def learn(self, state: Any, key: Any) -> tuple[Any, Effort]:
+        del key
+        return state, Effort()
+
+    def gradient(self, state: Any, which: int, solution: np.ndarray, key: Any) -> np.ndarray:
+        del state, which, key
+        return OPTIMUM - solution
+
+    def greedy(self, state: Any) -> np.ndarray:
+        del state
+        return np.full((1, self.solution_size), OPTIMUM, np.float32)
+
+
+@pytest.mark.parametrize("emitters", [1, 2])
+def test_samples_and_greedy_actor_go_into_both_archives(emitters: int) -> None:
+    """All that is judged is offered; only what branched off is told to the emitter."""
+    search = ppga.SearchConfig(branches=6, es_samples=8, es_sigma=2.0, sigma0=1.0, emitters=emitters)
+    problem: Any = LearntSphere(search)
+    pair = ArchivePair(
+        20, (400, 400), problem.measure_ranges, {}, 0.0, ArchiveConfig(alpha=0.5, threshold_min=0.0)
+    )
+    algorithm = CMAMAEGA(problem, search, pair, 1)
+    algorithm.start()
+    record = algorithm.step()
+    judged = emitters * (8 + 1 + 1 + 5)
+    assert record["evaluations"] == judged
+    assert [emitter.batch_size for emitter in algorithm.emitters] == [5] * emitters
+    # cells are small: nobody shares one, but for copies of the greedy actor
+    assert record["new_elites"] == record["elites"] == judged - (emitters - 1)
+    assert record["soft_new"] == judged
+    for archive in (pair.result, pair.soft):
+        found = archive.data("solution")
+        assert (found == np.float32(OPTIMUM)).all(axis=1).sum() == 1
+        noise = mirrored(algorithm.draws(0), emitters, 8, 20)
+        apart = np.linalg.norm(found[:, None] - found[None], axis=-1)
+        for one, other in zip(noise[:, :4].reshape(-1, 20), noise[:, 4:].reshape(-1, 20), strict=True):
+            assert np.isclose(apart, 2 * np.linalg.norm(one - other), rtol=1e-4).any(), "a mirrored pair"
+
+
 def test_recombination_is_the_weighted_mean_of_the_better_half() -> None:
     ranked = np.array([[4.0, 0.0], [0.0, 4.0], [100.0, 100.0], [100.0, 100.0]])
     first, second = np.log(2.5), np.log(2.5) - np.log(2)
@@ -388,9 +431,7 @@ def test_a_population_and_others_are_judged_before_anybody_learns(population: PB
 def test_a_population_is_exchanged_as_told(population: PBTME) -> None:
     """Of 10: the worst 2 become copies of the best, the next 4 come from the archive with what they know."""
     problem, agents = population.problem, population.search.agents
-    pair = ArchivePair(
-        problem.solution_size, (4, 4), ((0, 1), (0, 1)), problem.fields, 0.0, ArchiveConfig()
-    )
+    pair = ArchivePair(problem.solution_size, (4, 4), ((0, 1), (0, 1)), problem.fields, 0.0, ArchiveConfig())
     algorithm = PBTME(problem, population.config, pair, 0)
     algorithm.search = population.search
     elite: Any = jax.tree.map(lambda leaf: leaf[:1] + 1000, agents)

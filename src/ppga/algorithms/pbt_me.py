@@ -2,7 +2,7 @@
 the archive, and evolves its own hyperparameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -173,9 +173,9 @@ class PBTME(MAPElites):
             memory=problem.replay.bytes,
         )
 
-    def start(self) -> None:
-        """Judge the population and other agents that have learnt nothing yet, as many as there are branches."""
-        super().start()
+    def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
+        """Judge the population and other agents that have learnt nothing yet, `branches` in all."""
+        super().start(elites)
         draw_key, judge_key, confirm_key = jax.random.split(jax.random.fold_in(self.key(), 1), 3)
         everyone = self.search.agents
         others = self.config.branches - len(everyone.actor)

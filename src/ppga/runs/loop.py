@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import jax
 import numpy as np
 
 from ppga import machine
@@ -213,9 +212,7 @@ def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget, folder:
 
 def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:
     """Start at the beginning, with the elites of another run if they are asked for."""
-    algorithm.start()
-    if config.init_from:
-        begin_at(load_archive(config.init_from), algorithm)
+    algorithm.start(load_archive(config.init_from).elites if config.init_from else None)
 
 
 def check_known(name: str, run: Path) -> None:
@@ -316,21 +313,6 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
         if differs or name not in archive.elites or archive.elites[name].shape[1:] != shape:
             raise InputError(f"that archive's {name} does not fit: its network is {theirs['network']}, "
                              f"this run's {ours['network']}.")  # fmt: skip
-
-
-def begin_at(archive: Archive, algorithm: Algorithm) -> None:
-    """Offer all elites of an archive, and put the search policies at the best ones."""
-    wanted = ("solution", "objective", "measures", *algorithm.problem.fields)
-    algorithm.archives.add(**{name: archive.elites[name] for name in wanted})
-    best = np.argsort(-archive.elites["objective"], kind="stable")
-    if not algorithm.gradients:
-        return
-    problem: Any = algorithm.problem
-    for emitter in range(algorithm.config.emitters):
-        row = best[emitter % len(best)]
-        elite = {name: archive.elites[name][row] for name in wanted}
-        key = jax.random.fold_in(algorithm.key(), emitter)
-        algorithm.search = problem.move(algorithm.search, emitter, elite, key)
 
 
 def _share(budget: Budget, algorithm: Algorithm, seconds: float) -> float:

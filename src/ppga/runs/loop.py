@@ -24,7 +24,7 @@ from ppga.archives.pair import elites_of
 from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
 from ppga.runs import checkpoints
-from ppga.runs.config import Budget, PPGAConfig, to_json
+from ppga.runs.config import Budget, PPGAConfig, differences, to_json
 from ppga.runs.display import Display, Silent
 from ppga.runs.estimate import archive_bytes
 from ppga.runs.folder import RunFolder
@@ -120,6 +120,11 @@ def train(
         if config.init_from:  # a resumed run may be called from elsewhere
             config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
         algorithm = make_algorithm(task, config, display.pulse)
+        smaller = _with_smaller_buffer(algorithm, config, folder.path if folder else None)
+        if smaller != config:
+            ((name_of, before, now),) = differences(config, smaller)
+            display.say(f"{name_of} is {now:,}, not {before:,}: more does not fit in memory or on the disk")
+            config, algorithm = smaller, make_algorithm(task, smaller, display.pulse)
         _check_run(algorithm, config, budget, folder.path if folder else None)
         if folder:
             folder.create(name, config, budget, algorithm.problem.describe())
@@ -208,6 +213,20 @@ def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget, folder:
         import_extra("wandb", "wandb")
     if config.init_from:
         check_start(load_archive(config.init_from), algorithm)
+
+
+def _with_smaller_buffer(algorithm: Algorithm, config: PPGAConfig, folder: Path | None) -> PPGAConfig:
+    """The settings with as large a replay buffer as fits, where that is wanted and there is room for any."""
+    problem = algorithm.problem
+    replay = problem.replay if isinstance(problem, PolicyProblem) else None
+    if replay is None or not config.keeping.fit_buffer:
+        return config
+    fits = replay.fits(folder)
+    if not replay.burst <= fits < replay.capacity:  # not even an iteration would: say so
+        return config
+    (learner,) = {"td3", "sac"} & set(algorithm.sections)
+    part = dataclasses.replace(getattr(config, learner), buffer=fits)
+    return dataclasses.replace(config, **{learner: part})
 
 
 def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:

@@ -4,6 +4,7 @@ import io
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from ppga.algorithms.problem import Effort, Judgement
 from ppga.algorithms.qdpg import OTHERS, Novelty
 from ppga.algorithms.sphere import OPTIMUM, Sphere
 from ppga.analysis import corrected
+from ppga.analysis.report import report
 from ppga.analysis.runs import read_run
 from ppga.archives import ArchiveConfig, ArchivePair
 from ppga.runs.display import Lines
@@ -41,7 +43,8 @@ from conftest import lines, same_runs
 KEEPING = ppga.KeepingConfig(checkpoint_seconds=0, snapshot_iterations=1, tensorboard=False)
 LEARNING = ("pga-me", "qdpg", "cma-maega-td3-es", "td3ga", "pbt-me-sac", "ppo-archive")
 """Those that need environments."""
-ANYWHERE = tuple(name for name in ALGORITHMS if name not in LEARNING)
+ON_ROBOTS = ("map-elites", "sep-cma-mae", "ppga-no-measures", *LEARNING)
+"""Of the others, those that nothing else runs on a robot."""
 
 
 def on_sphere(algorithm: str, **search: Any) -> PPGAConfig:
@@ -65,9 +68,9 @@ def crash_in(iteration: int, run: Path, copy: Path) -> Callable[[Iteration], Non
     return watch
 
 
-def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -> Path:
+def check_resume(task: str, config: PPGAConfig, iterations: int, whole: Path) -> None:
     """Run; run again from what a kill in the last but one iteration left; compare."""
-    whole, killed = folder / "whole", folder / "killed"
+    killed = whole.with_name(f"{whole.name}-killed")
     ppga.train(
         task,
         config,
@@ -79,13 +82,14 @@ def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -
     ppga.resume(killed, budget=Budget(iterations=iterations), display=Lines(Console(file=output, width=300)))
     assert f"resuming after iteration {iterations - 2}" in output.getvalue()
     same_runs(whole, killed)
-    return whole
 
 
 @pytest.mark.parametrize(
     ("algorithm", "search"),
     [
-        *((name, {}) for name in ANYWHERE),
+        ("ppga", {}),
+        ("map-elites", {}),
+        ("ppo", {}),
         ("ppga", {"strategy": "cma-es"}),
         ("ppga", {"step": "recombination"}),
         ("ppga", {"leg": 3, "reward_every": 2, "restart_at": "sparse"}),
@@ -95,16 +99,28 @@ def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -
 def test_what_was_killed_goes_on_exactly_on_the_sphere(
     algorithm: str, search: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole = check_resume("sphere", on_sphere(algorithm, **search), 30, tmp_path)
-    scores = [line["qd_score"] for line in lines(whole)]
+    check_resume("sphere", on_sphere(algorithm, **search), 30, tmp_path / "run")
+    scores = [line["qd_score"] for line in lines(tmp_path / "run")]
     assert scores[-1] > 1.05 * scores[4], "it finds more and more"
 
 
-@pytest.fixture(scope="module", params=LEARNING)
-def learnt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a robot by each algorithm that learns, which was compared with one that was killed."""
-    config, _ = ppga.preset("smoke", "hopper", request.param)
-    return check_resume("hopper", replace(config, keeping=KEEPING), 5, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A robot's run by any algorithm, made when first asked for, and compared with one that was killed."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def run(algorithm: str) -> Path:
+        config, _ = ppga.preset("smoke", "hopper", algorithm)
+        check_resume("hopper", replace(config, keeping=KEEPING), 5, folder / algorithm)
+        return folder / algorithm
+
+    return run
+
+
+@pytest.fixture(params=ON_ROBOTS)
+def learnt(request: pytest.FixtureRequest, run_of: Callable[[str], Path]) -> Path:
+    return run_of(request.param)
 
 
 def test_what_was_killed_goes_on_exactly_on_a_robot(learnt: Path) -> None:
@@ -137,6 +153,23 @@ def test_what_it_leaves_can_be_used(learnt: Path) -> None:
     assert np.isfinite(shown.objective)
 
 
+def test_a_report_has_figures_of_all(run_of: Callable[[str], Path], tmp_path: Path) -> None:
+    page = report([run_of(name) for name in ON_ROBOTS], tmp_path)
+    assert "could not be drawn" not in page.read_text()
+    drawn = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert "hopper-qd_score-evaluations.svg" in drawn
+    for name in ON_ROBOTS:
+        for figure in (
+            "heatmap.png",
+            "heatmap-shared.png",
+            "film.png",
+            "gaits.png",
+            "growth.gif",
+            "times.png",
+        ):
+            assert f"{name}-{figure}" in drawn
+
+
 def test_what_is_remembered_is_what_policies_saw_and_did() -> None:
     """On halfcheetah, whose speeds are far from 1: what the learner's actor makes of a row is its action."""
     config, _ = ppga.preset("smoke", "halfcheetah", "pga-me")
@@ -159,12 +192,15 @@ def test_steps_are_counted_as_they_are_played(learnt: Path) -> None:
     """Judging and learning, both: all that was judged, and nothing else, but for what learners play."""
     _, config, _ = ppga.runs.folder.RunFolder(learnt).read()
     last = lines(learnt)[-1]
-    learning = 64 * 100  # a look at what there is to see
+    least = most = 64 * 100  # a look at what there is to see
     if config.algorithm == "pbt-me-sac":
-        learning += 5 * config.sac.population * config.sac.environments * config.sac.steps
+        least = most = least + 5 * config.sac.population * config.sac.environments * config.sac.steps
+    update = config.ppo.environments * config.ppo.rollout_length
     if config.algorithm == "ppo-archive":
-        learning = (1 + 5) * config.ppo.environments * config.ppo.rollout_length
-    assert learning < last["env_steps"] <= learning + 20 * last["episodes"]
+        least = most = (1 + 5) * update
+    if config.algorithm == "ppga-no-measures":  # gradients always, walks where there is something to gain
+        least, most = (1 + 5) * update, (1 + 5 + 5) * update
+    assert least < last["env_steps"] <= most + 20 * last["episodes"]
     assert last["episodes"] >= last["evaluations"]
 
 
@@ -195,6 +231,7 @@ def test_presets_fit_every_task(name: str, preset: str) -> None:
         ("pbt-me-sac", "sac", {"steps": 15}, "multiple of sac.chunk"),
         ("pbt-me-sac", "sac", {"best": 0.5, "worst": 0.5, "archived": 0.5}, "at most 1 together"),
         ("pbt-me-sac", "sac", {"rates": (1.0, 0.1)}, "rising pair"),
+        ("pbt-me-sac", "sac", {"discounts": (0.9, 1.01)}, "must not exceed 1"),
         ("cma-maega-td3-es", "search", {"es_samples": 5}, "mirrored pairs"),
         ("map-elites", "search", {"line_sigma": -1.0}, "line_sigma must be at least 0"),
         ("pga-me", "search", {"gradient_share": 2.0}, "gradient_share must lie"),
@@ -387,18 +424,27 @@ def test_gradients_share_the_offspring_with_iso_line() -> None:
 
 
 def test_the_policies_between_minibatch_steps_lead_to_the_next_one() -> None:
+    """And noise that is to be reset in every iteration is reset where its learning begins."""
     config, _ = ppga.preset("smoke", "hopper", "ppo-archive")
+    config = replace(config, ppo=replace(config.ppo, std="reset"))
     algorithm = make_algorithm("hopper", config)
     assert isinstance(algorithm, PPOArchive)
     algorithm.start()
     weights = np.array([[1.0, 0.0]])
-    before, after, way, _ = algorithm.problem.watch(algorithm.search, weights, jax.random.key(1))
+    state = algorithm.search
+    used_up = replace(state.policies, log_std=state.policies.log_std - 1)
+    # a rollout gives the memory of its worlds away
+    state, again = (replace(jax.tree.map(jax.numpy.copy, state), policies=used_up) for _ in range(2))
+    before, after, way, _ = algorithm.problem.watch(state, weights, jax.random.key(1), first=True)
     steps = config.ppo.epochs * config.ppo.minibatches
     assert way.shape == (1, steps, algorithm.problem.solution_size)
     np.testing.assert_array_equal(way[:, -1], algorithm.problem.solutions(after))
     start = algorithm.problem.solutions(before)
     assert (way[:, 0] != start).any()
     assert (before.policies.observation.count < after.policies.observation.count).all()
+    np.testing.assert_allclose(before.policies.log_std, np.log(config.ppo.initial_std), rtol=1e-6)
+    later, *_ = algorithm.problem.watch(again, weights, jax.random.key(1), first=False)
+    np.testing.assert_array_equal(later.policies.log_std, used_up.log_std)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import io
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +25,11 @@ from ppga.algorithms.pbt_me import PBTME
 from ppga.algorithms.pga_me import PGAME
 from ppga.algorithms.ppga import recombined
 from ppga.algorithms.ppo_archive import PPOArchive
-from ppga.algorithms.problem import Judgement
+from ppga.algorithms.problem import Effort, Judgement
 from ppga.algorithms.qdpg import OTHERS, Novelty
+from ppga.algorithms.sphere import OPTIMUM, Sphere
 from ppga.analysis import corrected
+from ppga.analysis.report import report
 from ppga.analysis.runs import read_run
 from ppga.archives import ArchiveConfig, ArchivePair
 from ppga.runs.display import Lines
@@ -40,7 +43,8 @@ from conftest import lines, same_runs
 KEEPING = ppga.KeepingConfig(checkpoint_seconds=0, snapshot_iterations=1, tensorboard=False)
 LEARNING = ("pga-me", "qdpg", "cma-maega-td3-es", "td3ga", "pbt-me-sac", "ppo-archive")
 """Those that need environments."""
-ANYWHERE = tuple(name for name in ALGORITHMS if name not in LEARNING)
+ON_ROBOTS = ("map-elites", "sep-cma-mae", "ppga-no-measures", *LEARNING)
+"""Of the others, those that nothing else runs on a robot."""
 
 
 def on_sphere(algorithm: str, **search: Any) -> PPGAConfig:
@@ -64,9 +68,9 @@ def crash_in(iteration: int, run: Path, copy: Path) -> Callable[[Iteration], Non
     return watch
 
 
-def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -> Path:
+def check_resume(task: str, config: PPGAConfig, iterations: int, whole: Path) -> None:
     """Run; run again from what a kill in the last but one iteration left; compare."""
-    whole, killed = folder / "whole", folder / "killed"
+    killed = whole.with_name(f"{whole.name}-killed")
     ppga.train(
         task,
         config,
@@ -78,13 +82,14 @@ def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -
     ppga.resume(killed, budget=Budget(iterations=iterations), display=Lines(Console(file=output, width=300)))
     assert f"resuming after iteration {iterations - 2}" in output.getvalue()
     same_runs(whole, killed)
-    return whole
 
 
 @pytest.mark.parametrize(
     ("algorithm", "search"),
     [
-        *((name, {}) for name in ANYWHERE),
+        ("ppga", {}),
+        ("map-elites", {}),
+        ("ppo", {}),
         ("ppga", {"strategy": "cma-es"}),
         ("ppga", {"step": "recombination"}),
         ("ppga", {"leg": 3, "reward_every": 2, "restart_at": "sparse"}),
@@ -94,16 +99,28 @@ def check_resume(task: str, config: PPGAConfig, iterations: int, folder: Path) -
 def test_what_was_killed_goes_on_exactly_on_the_sphere(
     algorithm: str, search: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole = check_resume("sphere", on_sphere(algorithm, **search), 30, tmp_path)
-    scores = [line["qd_score"] for line in lines(whole)]
+    check_resume("sphere", on_sphere(algorithm, **search), 30, tmp_path / "run")
+    scores = [line["qd_score"] for line in lines(tmp_path / "run")]
     assert scores[-1] > 1.05 * scores[4], "it finds more and more"
 
 
-@pytest.fixture(scope="module", params=LEARNING)
-def learnt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a robot by each algorithm that learns, which was compared with one that was killed."""
-    config, _ = ppga.preset("smoke", "hopper", request.param)
-    return check_resume("hopper", replace(config, keeping=KEEPING), 5, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A robot's run by any algorithm, made when first asked for, and compared with one that was killed."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def run(algorithm: str) -> Path:
+        config, _ = ppga.preset("smoke", "hopper", algorithm)
+        check_resume("hopper", replace(config, keeping=KEEPING), 5, folder / algorithm)
+        return folder / algorithm
+
+    return run
+
+
+@pytest.fixture(params=ON_ROBOTS)
+def learnt(request: pytest.FixtureRequest, run_of: Callable[[str], Path]) -> Path:
+    return run_of(request.param)
 
 
 def test_what_was_killed_goes_on_exactly_on_a_robot(learnt: Path) -> None:
@@ -136,6 +153,23 @@ def test_what_it_leaves_can_be_used(learnt: Path) -> None:
     assert np.isfinite(shown.objective)
 
 
+def test_a_report_has_figures_of_all(run_of: Callable[[str], Path], tmp_path: Path) -> None:
+    page = report([run_of(name) for name in ON_ROBOTS], tmp_path)
+    assert "could not be drawn" not in page.read_text()
+    drawn = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert "hopper-qd_score-evaluations.svg" in drawn
+    for name in ON_ROBOTS:
+        for figure in (
+            "heatmap.png",
+            "heatmap-shared.png",
+            "film.png",
+            "gaits.png",
+            "growth.gif",
+            "times.png",
+        ):
+            assert f"{name}-{figure}" in drawn
+
+
 def test_what_is_remembered_is_what_policies_saw_and_did() -> None:
     """On halfcheetah, whose speeds are far from 1: what the learner's actor makes of a row is its action."""
     config, _ = ppga.preset("smoke", "halfcheetah", "pga-me")
@@ -158,12 +192,15 @@ def test_steps_are_counted_as_they_are_played(learnt: Path) -> None:
     """Judging and learning, both: all that was judged, and nothing else, but for what learners play."""
     _, config, _ = ppga.runs.folder.RunFolder(learnt).read()
     last = lines(learnt)[-1]
-    learning = 64 * 100  # a look at what there is to see
+    least = most = 64 * 100  # a look at what there is to see
     if config.algorithm == "pbt-me-sac":
-        learning += 5 * config.sac.population * config.sac.environments * config.sac.steps
+        least = most = least + 5 * config.sac.population * config.sac.environments * config.sac.steps
+    update = config.ppo.environments * config.ppo.rollout_length
     if config.algorithm == "ppo-archive":
-        learning = (1 + 5) * config.ppo.environments * config.ppo.rollout_length
-    assert learning < last["env_steps"] <= learning + 20 * last["episodes"]
+        least = most = (1 + 5) * update
+    if config.algorithm == "ppga-no-measures":  # gradients always, walks where there is something to gain
+        least, most = (1 + 5) * update, (1 + 5 + 5) * update
+    assert least < last["env_steps"] <= most + 20 * last["episodes"]
     assert last["episodes"] >= last["evaluations"]
 
 
@@ -194,6 +231,7 @@ def test_presets_fit_every_task(name: str, preset: str) -> None:
         ("pbt-me-sac", "sac", {"steps": 15}, "multiple of sac.chunk"),
         ("pbt-me-sac", "sac", {"best": 0.5, "worst": 0.5, "archived": 0.5}, "at most 1 together"),
         ("pbt-me-sac", "sac", {"rates": (1.0, 0.1)}, "rising pair"),
+        ("pbt-me-sac", "sac", {"discounts": (0.9, 1.01)}, "must not exceed 1"),
         ("cma-maega-td3-es", "search", {"es_samples": 5}, "mirrored pairs"),
         ("map-elites", "search", {"line_sigma": -1.0}, "line_sigma must be at least 0"),
         ("pga-me", "search", {"gradient_share": 2.0}, "gradient_share must lie"),
@@ -256,6 +294,48 @@ def test_evolution_strategies_find_the_gradients_of_measures() -> None:
     found = CMAMAEGA.measure_gradients(algorithm, noise, judged)[0]
     for gradient, true in zip(found, truth, strict=True):
         assert gradient @ true / np.linalg.norm(gradient) / np.linalg.norm(true) > 0.97
+
+
+class LearntSphere(Sphere):
+    """The sphere for an algorithm that learns its gradient; the greedy actor is the best point there is."""
+
+    def learn(self, state: Any, key: Any) -> tuple[Any, Effort]:
+        del key
+        return state, Effort()
+
+    def gradient(self, state: Any, which: int, solution: np.ndarray, key: Any) -> np.ndarray:
+        del state, which, key
+        return OPTIMUM - solution
+
+    def greedy(self, state: Any) -> np.ndarray:
+        del state
+        return np.full((1, self.solution_size), OPTIMUM, np.float32)
+
+
+@pytest.mark.parametrize("emitters", [1, 2])
+def test_samples_and_greedy_actor_go_into_both_archives(emitters: int) -> None:
+    """All that is judged is offered; only what branched off is told to the emitter."""
+    search = ppga.SearchConfig(branches=6, es_samples=8, es_sigma=2.0, sigma0=1.0, emitters=emitters)
+    problem: Any = LearntSphere(search)
+    pair = ArchivePair(
+        20, (400, 400), problem.measure_ranges, {}, 0.0, ArchiveConfig(alpha=0.5, threshold_min=0.0)
+    )
+    algorithm = CMAMAEGA(problem, search, pair, 1)
+    algorithm.start()
+    record = algorithm.step()
+    judged = emitters * (8 + 1 + 1 + 5)
+    assert record["evaluations"] == judged
+    assert [emitter.batch_size for emitter in algorithm.emitters] == [5] * emitters
+    # cells are small: nobody shares one, but for copies of the greedy actor
+    assert record["new_elites"] == record["elites"] == judged - (emitters - 1)
+    assert record["soft_new"] == judged
+    for archive in (pair.result, pair.soft):
+        found = archive.data("solution")
+        assert (found == np.float32(OPTIMUM)).all(axis=1).sum() == 1
+        noise = mirrored(algorithm.draws(0), emitters, 8, 20)
+        apart = np.linalg.norm(found[:, None] - found[None], axis=-1)
+        for one, other in zip(noise[:, :4].reshape(-1, 20), noise[:, 4:].reshape(-1, 20), strict=True):
+            assert np.isclose(apart, 2 * np.linalg.norm(one - other), rtol=1e-4).any(), "a mirrored pair"
 
 
 def test_recombination_is_the_weighted_mean_of_the_better_half() -> None:
@@ -344,31 +424,65 @@ def test_gradients_share_the_offspring_with_iso_line() -> None:
 
 
 def test_the_policies_between_minibatch_steps_lead_to_the_next_one() -> None:
+    """And noise that is to be reset in every iteration is reset where its learning begins."""
     config, _ = ppga.preset("smoke", "hopper", "ppo-archive")
+    config = replace(config, ppo=replace(config.ppo, std="reset"))
     algorithm = make_algorithm("hopper", config)
     assert isinstance(algorithm, PPOArchive)
     algorithm.start()
     weights = np.array([[1.0, 0.0]])
-    before, after, way, _ = algorithm.problem.watch(algorithm.search, weights, jax.random.key(1))
+    state = algorithm.search
+    used_up = replace(state.policies, log_std=state.policies.log_std - 1)
+    # a rollout gives the memory of its worlds away
+    state, again = (replace(jax.tree.map(jax.numpy.copy, state), policies=used_up) for _ in range(2))
+    before, after, way, _ = algorithm.problem.watch(state, weights, jax.random.key(1), first=True)
     steps = config.ppo.epochs * config.ppo.minibatches
     assert way.shape == (1, steps, algorithm.problem.solution_size)
     np.testing.assert_array_equal(way[:, -1], algorithm.problem.solutions(after))
     start = algorithm.problem.solutions(before)
     assert (way[:, 0] != start).any()
     assert (before.policies.observation.count < after.policies.observation.count).all()
+    np.testing.assert_allclose(before.policies.log_std, np.log(config.ppo.initial_std), rtol=1e-6)
+    later, *_ = algorithm.problem.watch(again, weights, jax.random.key(1), first=False)
+    np.testing.assert_array_equal(later.policies.log_std, used_up.log_std)
 
 
-def test_a_population_is_exchanged_as_told() -> None:
-    """Of 10: the worst 2 become copies of the best, the next 4 come from the archive with what they know."""
-    config, _ = ppga.preset("smoke", "hopper", "pbt-me-sac")
-    config = replace(config, sac=replace(config.sac, population=10, best=0.1, worst=0.2, archived=0.4))
-    algorithm = make_algorithm("hopper", config)
+@pytest.fixture(scope="module")
+def population() -> PBTME:
+    """Ten agents among sixteen, judged once; all that is asked of them on a robot with two feet."""
+    config, _ = ppga.preset("smoke", "halfcheetah", "pbt-me-sac")
+    search = replace(config.search, branches=16, confirm=0, steady=0.0)
+    sac = replace(config.sac, population=10, best=0.1, worst=0.2, archived=0.4)
+    algorithm = make_algorithm("halfcheetah", replace(config, search=search, sac=sac))
     assert isinstance(algorithm, PBTME)
     algorithm.start()
-    problem, agents = algorithm.problem, algorithm.search.agents
+    return algorithm
+
+
+def test_a_population_and_others_are_judged_before_anybody_learns(population: PBTME) -> None:
+    """And they are different from each other already."""
+    assert population.evaluations == population.episodes == 16
+    assert population.env_steps == 64 * 100 + 16 * 20
+    elites = population.archives.result.data()
+    assert len(elites["index"]) >= 4
+    assert np.ptp(elites["objective"]) > 1
+    agents = np.asarray(population.search.agents.actor)
+    from_population = [(agents == solution).all(axis=1).any() for solution in elites["solution"]]
+    assert any(from_population)
+    assert not all(from_population)
+    assert elites["critics"].shape[1:] == population.search.agents.critics.shape[1:]
+    assert population.problem.actor.activation == "tanh", "as all actors: untrained ones with ReLU lie still"
+
+
+def test_a_population_is_exchanged_as_told(population: PBTME) -> None:
+    """Of 10: the worst 2 become copies of the best, the next 4 come from the archive with what they know."""
+    problem, agents = population.problem, population.search.agents
+    pair = ArchivePair(problem.solution_size, (4, 4), ((0, 1), (0, 1)), problem.fields, 0.0, ArchiveConfig())
+    algorithm = PBTME(problem, population.config, pair, 0)
+    algorithm.search = population.search
     elite: Any = jax.tree.map(lambda leaf: leaf[:1] + 1000, agents)
     fields = problem.described(algorithm.search, elite)
-    algorithm.archives.keep(np.asarray(elite.actor), np.ones(1), np.full((1, 1), 0.5), **fields)
+    pair.keep(np.asarray(elite.actor), np.ones(1), np.full((1, 2), 0.5), **fields)
     worth = np.array([5.0, 9.0, 1.0, 4.0, 3.0, 2.0, 6.0, 7.0, 8.0, -np.inf])
     algorithm.exchange(worth, jax.random.key(0))
     after = algorithm.search.agents

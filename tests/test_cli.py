@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import ppga
+from ppga.algorithms import ALGORITHMS
 from ppga.cli import main
+from ppga.study import VARIANTS
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -23,6 +25,13 @@ def test_tasks_are_listed_with_their_sizes() -> None:
     assert result.returncode == 0
     row = next(line for line in result.stdout.splitlines() if "humanoid-full" in line)
     assert row.split()[:4] == ["humanoid-full", "270", "17", "10x10"]
+
+
+def test_algorithms_are_listed_with_their_references() -> None:
+    shown = " ".join(run("algorithms").stdout.split())
+    for name in (*ALGORITHMS, *VARIANTS):
+        assert name in shown
+    assert shown.count("ICLR 2024") >= 6, "PPGA, its ablations of the algorithm and of its design"
 
 
 def test_demo_trains_and_shows_gaits(tmp_path: Path) -> None:

@@ -1,15 +1,23 @@
 """The ring of experience, against a list that forgets."""
 
+import io
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+import ppga
 from ppga import InputError, machine
 from ppga.learners.replay import NAME, Replay
+from ppga.runs.config import differences
+from ppga.runs.display import Lines
+from ppga.runs.folder import RunFolder
+from ppga.runs.loop import make_algorithm
 
 
 def rows(first: int, n: int) -> np.ndarray:
@@ -108,6 +116,40 @@ def test_what_does_not_fit_is_refused_with_what_would(
     with pytest.raises(InputError, match=r"free \(disk"):
         huge.check(tmp_path / "not" / "made" / "yet")
     assert list(tmp_path.iterdir()) == []
+
+
+class Stopping(Lines):
+    """Ends a run when all is written down that is known beforehand."""
+
+    def begin(self, title: str, share: float) -> None:
+        super().begin(title, share)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("algorithm", "part"), [("pga-me", "td3"), ("pbt-me-sac", "sac")])
+def test_a_laptops_buffer_is_made_to_fit_and_the_papers_is_not(
+    algorithm: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, before anything is written down."""
+    config, budget = ppga.preset("laptop", "hopper", algorithm)
+    wanted = getattr(config, part).buffer
+    made: Any = make_algorithm("hopper", config).problem
+    free = made.replay.bytes // 2
+    monkeypatch.setattr(machine, "free_memory", lambda: free)
+    output = io.StringIO()
+    display = Stopping(Console(file=output, width=200))
+    with pytest.raises(KeyboardInterrupt):
+        ppga.train("hopper", config, budget=budget, output=tmp_path / "run", display=display)
+    _, kept, _ = RunFolder(tmp_path / "run").read()
+    smaller = getattr(kept, part).buffer
+    assert 0.3 * wanted < smaller < 0.5 * wanted
+    assert f"{part}.buffer is {smaller:,}, not {wanted:,}" in output.getvalue()
+    assert (tmp_path / "run" / NAME).stat().st_size <= 0.9 * free
+    assert [name for name, *_ in differences(config, kept)] == [f"{part}.buffer"]
+
+    config, budget = ppga.preset("paper", "hopper", algorithm)
+    with pytest.raises(InputError, match=r"At most [\d,]+ would fit"):
+        ppga.train("hopper", config, budget=budget, output=tmp_path / "paper")
 
 
 def test_nothing_can_be_drawn_from_nothing() -> None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -19,6 +21,7 @@ from ppga import Budget, InputError, PPGAConfig
 from ppga.algorithms import PPGA
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import maps
+from ppga.physics import Array
 from ppga.rendering import Renderer
 from ppga.runs import checkpoints
 from ppga.runs.config import differences, from_json, to_json
@@ -27,6 +30,7 @@ from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
 from ppga.strategies import XNES
 from ppga.tasks import sample
+from ppga.tasks.maze import PointMaze
 
 from conftest import lines, same_runs
 
@@ -114,6 +118,35 @@ def test_a_run_can_begin_with_the_elites_of_another(tmp_path: Path) -> None:
     assert second.record is not None
     best = first.archive.elite(first.archive.best())
     assert second.record["search_objective"][0] == pytest.approx(best["objective"], rel=1e-5)
+
+
+class StillMaze(PointMaze):
+    """Every episode begins alike, so that a policy's score is one number."""
+
+    name = "still-maze"
+
+    def initial(self, key: Array) -> tuple[Array, Array]:
+        del key
+        return jnp.array([-0.7, -0.75]), jnp.zeros(2)
+
+
+def test_what_begins_with_elites_sees_as_they_do(tmp_path: Path) -> None:
+    """Where one run has one normaliser, that of the elites it begins with: they score as in their archive."""
+    config, _ = ppga.preset("smoke", "point-maze", "map-elites")
+    config = replace(config, search=replace(config.search, confirm=0, steady=0.0))
+    task = StillMaze(episode_length=20)
+    first = ppga.train(task, config, budget=Budget(iterations=1), output=tmp_path / "first").archive
+    second = make_algorithm(task, replace(config, seed=5))
+    second.start(ppga.load_archive(tmp_path / "first").elites)
+    best = first.elite(first.best())
+    for name in ("mean", "variance", "count"):
+        np.testing.assert_array_equal(getattr(second.search.observation, name), best[f"observation_{name}"])
+    own = second.problem.start(second.key()).observation
+    assert not np.allclose(own.mean, best["observation_mean"], rtol=1e-3), "otherwise nothing is tested"
+    many = np.repeat(best["solution"][None, None], 4, axis=1)
+    judged = second.judge(many, jax.random.key(0))
+    np.testing.assert_allclose(judged.objective, best["objective"], rtol=1e-6)
+    np.testing.assert_allclose(judged.measures, [best["measures"]] * 4, rtol=1e-6)
 
 
 def test_the_readmes_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -352,8 +352,15 @@ def algorithms() -> None:
     table.add_column("")
     for name, algorithm in ALGORITHMS.items():
         table.add_row(name, algorithm.summary)
-    table.add_row("ppga --strategy cma-es", "ablation: CMA-ES adapts the gradient coefficients, not xNES")
-    table.add_row("ppga --step recombination", "ablation: no walk, a step to where the best branches are")
+    paper = "(Batra et al., ICLR 2024)"
+    table.add_row(
+        "ppga --strategy cma-es",
+        f"ablation: CMA-ES adapts the gradient coefficients, not xNES {paper}; in studies ppga-cma-es",
+    )
+    table.add_row(
+        "ppga --step recombination",
+        f"ablation: no walk, a step to where the best branches are {paper}; in studies ppga-recombination",
+    )
     console.print(table)
 
 

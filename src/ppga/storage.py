@@ -15,6 +15,8 @@ import safetensors
 from ppga.errors import InputError
 
 NumpyArray = np.ndarray[Any, Any]
+KEPT_CHECKPOINTS = 3
+"""As many as a run keeps: from each one must be able to go on."""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ archives.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -17,6 +17,7 @@ from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
 from ppga.archives.pair import elites_of
 from ppga.errors import InputError, at_least_one
+from ppga.policies import Policy
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
@@ -187,10 +188,27 @@ class Algorithm:
         self.times: dict[str, float] = {}
         self.warnings: list[str] = []
 
-    def start(self) -> None:
-        """Begin a new run."""
+    def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
+        """Begin a new run, with elites (n, ...) of another one if there are any."""
         self.search = self.problem.start(self.key())
         self.env_steps += self.problem.start_steps
+        if elites is not None:
+            self.begin_at(elites)
+
+    def begin_at(self, elites: Mapping[str, NumpyArray]) -> None:
+        """Take elites (n, ...) in, see as the best one does, and put search policies at the best ones."""
+        wanted = ("solution", "objective", "measures", *self.problem.fields)
+        self.archives.add(**{name: elites[name] for name in wanted})
+        best = np.argsort(-elites["objective"], kind="stable")
+        if hasattr(self.search, "observation"):  # what comes of these elites must see as they do
+            seen = Policy.of_elite({name: elites[name][best[0]] for name in wanted}).observation
+            self.search = replace(self.search, observation=seen)
+        if not self.gradients:
+            return
+        problem: Any = self.problem
+        for emitter in range(self.config.emitters):
+            elite = {name: elites[name][best[emitter % len(best)]] for name in wanted}
+            self.search = problem.move(self.search, emitter, elite, jax.random.fold_in(self.key(), emitter))
 
     def cost(self) -> Cost:
         """What an iteration takes."""

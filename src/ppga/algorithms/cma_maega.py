@@ -10,7 +10,7 @@ import numpy as np
 from ribs.emitters import GradientArborescenceEmitter
 from scipy.stats import rankdata
 
-from ppga.algorithms.base import Cost
+from ppga.algorithms.base import Cost, SearchConfig
 from ppga.algorithms.emitters import WithEmitters, number_of
 from ppga.algorithms.off_policy import OffPolicy
 from ppga.algorithms.problem import Judgement, Problem
@@ -32,14 +32,14 @@ class CMAMAEGA(WithEmitters):
     def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
         """TD3 learns the reward."""
         search = config.search
-        judged = search.emitters * (1 + search.es_samples + search.branches)
+        judged = search.emitters * (2 + search.es_samples + branched(search))
         weights = np.eye(1, 1 + len(task.measure_names))
         return OffPolicy(task, search, config.td3, config.network, judged, weights, progress)
 
     def cost(self) -> Cost:
         """What an iteration takes."""
         config = self.config
-        policies = config.emitters * (1 + config.es_samples + config.branches)
+        policies = config.emitters * (2 + config.es_samples + branched(config))
         return self.problem.cost(policies, self.problem.td3.config.critic_steps)
 
     def make_emitters(self, first: NumpyArray) -> list[Any]:
@@ -53,9 +53,9 @@ class CMAMAEGA(WithEmitters):
                 ranker="imp",
                 grad_opt="gradient_ascent",
                 selection_rule="mu",
-                restart_rule="no_improvement",
+                restart_rule="basic",  # as pyribs' example: only when CMA-ES has nothing left to adapt
                 normalize_grad=True,
-                batch_size=self.config.branches,
+                batch_size=branched(self.config),
                 seed=number_of(self.seed, number),
             )
             for number, place in enumerate(first)
@@ -63,11 +63,15 @@ class CMAMAEGA(WithEmitters):
 
     def iterate(self) -> dict[str, Any]:
         """Gradients, branches, archive, adaptation and step."""
-        around_key, gradient_key, judge_key, confirm_key, learn_key = jax.random.split(self.key(), 5)
+        keys = jax.random.split(self.key(), 6)
+        around_key, again_key, gradient_key, judge_key, confirm_key, learn_key = keys
         theta = np.concatenate([emitter.ask_dqd() for emitter in self.emitters])  # (m, d)
-        m = len(theta)
-        noise = mirrored(self.draws(0), m, self.config.es_samples, theta.shape[1])
-        around = self.judge((theta[:, None] + self.config.es_sigma * noise).astype(np.float32), around_key)
+        noise = mirrored(self.draws(0), len(theta), self.config.es_samples, theta.shape[1])
+        samples = (theta[:, None] + self.config.es_sigma * noise).astype(np.float32)
+        around = self.judge(samples, around_key)
+        with self.phase("archive"):
+            sampled = self.guide(samples, around, _rows(samples))
+        new_elites = self.keep(samples, around, again_key)
 
         with self.phase("learn"):
             self.search, learnt = self.problem.learn(self.search, learn_key)
@@ -82,20 +86,22 @@ class CMAMAEGA(WithEmitters):
         for emitter, place, gradients in zip(self.emitters, theta, jacobian, strict=True):
             self.tell_gradients(emitter, place, gradients)
         branches = np.stack([emitter.ask() for emitter in self.emitters])  # (m, n, d)
-        everyone = np.concatenate([theta[:, None], branches], axis=1).astype(np.float32)
+        greedy = np.broadcast_to(self.problem.greedy(self.search), theta.shape)  # one is judged m times
+        everyone = np.concatenate([theta[:, None], greedy[:, None], branches], axis=1).astype(np.float32)
         judged = self.judge(everyone, judge_key)
-        rows = np.arange(m * everyone.shape[1]).reshape(everyone.shape[:2])
+        rows = _rows(everyone)
         with self.phase("archive"):
-            itself = self.guide(everyone[:, :1], judged, rows[:, :1])
-            guidance = self.guide(everyone[:, 1:], judged, rows[:, 1:])
-        new_elites = self.keep(everyone, judged, confirm_key)
+            others = self.guide(everyone[:, :2], judged, rows[:, :2])
+            guidance = self.guide(everyone[:, 2:], judged, rows[:, 2:])
+        new_elites = new_elites + self.keep(everyone, judged, confirm_key)
         with self.phase("tell"):
-            self.tell(everyone[:, 1:], judged, rows[:, 1:], guidance)
+            self.tell(everyone[:, 2:], judged, rows[:, 2:], guidance)
         return {
             "new_elites": int(new_elites.sum()),
-            "soft_new": int(itself.entered.sum() + guidance.entered.sum()),
+            "soft_new": int(sum(one.entered.sum() for one in (sampled, others, guidance))),
             "search_objective": judged.objective[rows[:, 0]].tolist(),
             "search_measures": judged.measures[rows[:, 0]].tolist(),
+            "greedy_objective": judged.objective[rows[:, 1]].tolist(),
             "step_size": [float(emitter._opt.sigma) for emitter in self.emitters],
             **learnt.metrics,
         }
@@ -117,6 +123,17 @@ class CMAMAEGA(WithEmitters):
             jacobian=jacobian[None],
             add_info={"status": np.zeros(1, np.int32), "value": np.zeros(1, np.float32)},
         )
+
+
+def branched(config: SearchConfig) -> int:
+    """Policies that branch off each search policy: TD3's greedy actor takes the place of one."""
+    return max(2, config.branches - 1)  # CMA-ES ranks two at least
+
+
+def _rows(solutions: NumpyArray) -> NumpyArray:
+    """Where solutions (m, n, d) are in their judgement, (m, n)."""
+    m, n, _ = solutions.shape
+    return np.arange(m * n).reshape(m, n)
 
 
 def mirrored(draws: np.random.Generator, m: int, n: int, d: int) -> NumpyArray:

@@ -24,9 +24,9 @@ class WithEmitters(Algorithm):
         """One for each of the solutions (m, d) to begin at."""
         raise NotImplementedError
 
-    def start(self) -> None:
+    def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Begin at random solutions."""
-        super().start()
+        super().start(elites)
         key = jax.random.fold_in(self.key(), 1)
         self.emitters = self.make_emitters(self.problem.random(key, self.config.emitters))
 

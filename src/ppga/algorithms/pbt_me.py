@@ -2,7 +2,7 @@
 the archive, and evolves its own hyperparameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -173,6 +173,19 @@ class PBTME(MAPElites):
             memory=problem.replay.bytes,
         )
 
+    def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
+        """Judge the population and other agents that have learnt nothing yet, `branches` in all."""
+        super().start(elites)
+        draw_key, judge_key, confirm_key = jax.random.split(jax.random.fold_in(self.key(), 1), 3)
+        everyone = self.search.agents
+        others = self.config.branches - len(everyone.actor)
+        if others > 0:
+            drawn = jax.vmap(self.problem.sac.init)(jax.random.split(draw_key, others))
+            everyone = _together(everyone, drawn)
+        solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
+        judged = self.judge(solutions, judge_key)
+        self.keep(solutions, judged, confirm_key, self.problem.described(self.search, everyone))
+
     def iterate(self) -> dict[str, Any]:
         """One generation."""
         learn_key, judge_key, confirm_key, exchange_key = jax.random.split(self.key(), 4)
@@ -215,8 +228,7 @@ class PBTME(MAPElites):
             pairs[0]["log_temperature"],
             pairs[0]["hyper"],
         )
-        both: Agent = jax.tree.map(lambda one, other: jnp.concatenate([one, other]), agents, children)
-        return both
+        return _together(agents, children)
 
     def exchange(self, worth: NumpyArray, key: jax.Array) -> None:
         """Copies of the best agents, and elites, in the places of others; with new hyperparameters."""
@@ -244,3 +256,9 @@ class PBTME(MAPElites):
         return jax.vmap(self.problem.sac.agent)(
             jnp.asarray(actor), jnp.asarray(critics), jnp.asarray(log_temperature), jnp.asarray(hyper)
         )
+
+
+def _together(some: Agent, others: Agent) -> Agent:
+    """All of them, one group after the other."""
+    both: Agent = jax.tree.map(lambda one, other: jnp.concatenate([one, other]), some, others)
+    return both

@@ -166,15 +166,22 @@ class PolicySearch(PolicyProblem):
         return state, self._effort(report, updates, ("the walk",) * len(weights))
 
     def watch(
-        self, state: SearchState, weights: NumpyArray, key: Array
+        self, state: SearchState, weights: NumpyArray, key: Array, first: bool
     ) -> tuple[SearchState, SearchState, NumpyArray, Effort]:
         """One update of the walk, step by step.
+
+        Args:
+            state: to go on from.
+            weights: (m, k+1) of reward and measure proxies.
+            key: of its randomness.
+            first: whether an iteration's learning begins with it.
 
         Returns:
             The state before and after; the search policies after each minibatch step (m, steps, d), which see
             as they did before; and what it took.
         """
         k1, keys = self.objectives, jax.random.split(key, len(weights))
+        state = self._with_noise(state) if first else state
         agents = Agent(state.policies, state.returns, _of(state.skills, k1))
         worlds, seen = self.vppo.collect(agents, state.worlds, keys)
         learnt, report, way = self.vppo.update_watched(agents, seen, jnp.asarray(weights, jnp.float32), keys)

@@ -27,13 +27,14 @@ class PPOArchive(PPO):
         walk_key, watch_key, judge_key, confirm_key = jax.random.split(self.key(), 4)
         weights = np.zeros((self.config.emitters, 1 + len(self.problem.measure_names)))
         weights[:, 0] = 1.0
+        alone = self.config.walk_updates == 1
         with self.phase("walk"):
-            if self.config.walk_updates > 1:
+            if not alone:
                 self.search, walked = self.problem.walk(
                     self.search, weights, walk_key, self.config.walk_updates - 1
                 )
                 self.count(walked)
-            before, after, way, watched = self.problem.watch(self.search, weights, watch_key)
+            before, after, way, watched = self.problem.watch(self.search, weights, watch_key, alone)
         self.count(watched)
         # evenly spaced, the last one among them
         chosen = (

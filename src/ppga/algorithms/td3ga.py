@@ -5,7 +5,7 @@ is a copy of itself, its target reset in every iteration; the gradient is how th
 Judged policies put one episode each into the replay buffer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -140,9 +140,9 @@ class TD3GA(PPGA):
         steps = len(problem.weights) * config.jacobian_updates + config.walk_updates
         return problem.cost(config.emitters * (1 + config.branches), config.emitters * steps)
 
-    def start(self) -> None:
+    def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Judge random policies first, so that there is experience to learn from."""
-        super().start()
+        super().start(elites)
         draw_key, judge_key, confirm_key = jax.random.split(jax.random.fold_in(self.key(), 1), 3)
         n = self.config.emitters * self.config.branches
         policies = self.problem.random(draw_key, n).reshape(self.config.emitters, self.config.branches, -1)

@@ -14,11 +14,9 @@ import numpy as np
 
 from ppga import machine
 from ppga.errors import InputError, at_least_one
-from ppga.storage import NumpyArray, sync
+from ppga.storage import KEPT_CHECKPOINTS, NumpyArray, sync
 
 NAME = "replay.bin"
-KEPT_CHECKPOINTS = 3
-"""As many as a run keeps: from each one must be able to go on."""
 LARGEST_SHARE = 0.9
 """Of what is free, that the rows may take."""
 HEAD = 512
@@ -60,7 +58,24 @@ class Replay:
         return min(self.written, self.capacity)
 
     def check(self, folder: Path | None) -> None:
-        """Raise an InputError if there is not room enough, in the folder or in memory.
+        """Raise an InputError if there is not room enough, in the folder or in memory."""
+        for where, free in self._free(folder).items():
+            if self.bytes > LARGEST_SHARE * free:
+                raise InputError(
+                    f"a replay buffer of {self.capacity:,} transitions takes {self.bytes / 2**30:.2f} GiB, "
+                    f"and {free / 2**30:.2f} GiB are free ({where}). At most {self.fits(folder):,} "
+                    "would fit: --td3.buffer, --sac.buffer."
+                )
+
+    def fits(self, folder: Path | None) -> int:
+        """How large the capacity could be, in the folder and in memory."""
+        free = min(self._free(folder).values())
+        room = (LARGEST_SHARE * free - HEAD) / (4 * int(np.prod(self.shape)))
+        return max(0, int(min((room - KEPT_CHECKPOINTS) / 1.5, room - 2 * KEPT_CHECKPOINTS * self.burst)))
+
+    @staticmethod
+    def _free(folder: Path | None) -> dict[str, int]:
+        """Where the rows must fit -> bytes that are free there.
 
         A file must fit into memory too: rows are read at random, and a disk would take forever.
         """
@@ -68,16 +83,7 @@ class Replay:
         if folder is not None and not (folder / NAME).exists():
             there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
             rooms[f"disk, {there}"] = shutil.disk_usage(there).free
-        for where, free in rooms.items():
-            if self.bytes <= LARGEST_SHARE * free:
-                continue
-            room = (LARGEST_SHARE * free - HEAD) / (4 * int(np.prod(self.shape)))
-            fits = int(min((room - KEPT_CHECKPOINTS) / 1.5, room - 2 * KEPT_CHECKPOINTS * self.burst))
-            raise InputError(
-                f"a replay buffer of {self.capacity:,} transitions takes {self.bytes / 2**30:.2f} GiB, and "
-                f"{free / 2**30:.2f} GiB are free ({where}). At most {max(fits, 0):,} would fit: "
-                "--td3.buffer, --sac.buffer."
-            )
+        return rooms
 
     def open(self, folder: Path | None) -> None:
         """Begin, in a file of this folder, or in memory without one."""

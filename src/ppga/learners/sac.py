@@ -96,7 +96,8 @@ class SAC:
         self, layout: Layout, actor_sizes: Sequence[int], critic_sizes: Sequence[int], config: SACConfig
     ) -> None:
         self.layout, self.config = layout, config
-        self.actor = Network((layout.observation, *actor_sizes, 2 * layout.action), "relu", "gaussian")
+        # tanh: untrained, with ReLU and biases of 0, robots lie still, and there is nothing to choose from
+        self.actor = Network((layout.observation, *actor_sizes, 2 * layout.action), "tanh", "gaussian")
         self.twins = Twins(layout, critic_sizes)
         self._adam = optax.scale_by_adam()
 

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ppga.errors import InputError
-from ppga.storage import NumpyArray, read_json, read_tensors, write_json, write_tensors
+from ppga.storage import (
+    KEPT_CHECKPOINTS,
+    NumpyArray,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 
 FORMAT_VERSION = 1
-KEPT = 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; then remove all but the newest three."""
+    """Write a checkpoint; then remove all but the newest few."""
     data = folder / f"{checkpoint.iteration:06d}.safetensors"
     description = {
         "version": FORMAT_VERSION,
@@ -42,7 +48,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     }
     write_tensors(data, checkpoint.arrays, description)
     write_json(data.with_suffix(".json"), {**description, "sha256": _sha256(data)})
-    for old in _numbers(folder)[:-KEPT]:
+    for old in _numbers(folder)[:-KEPT_CHECKPOINTS]:
         for suffix in (".json", ".safetensors"):
             (folder / f"{old:06d}{suffix}").unlink(missing_ok=True)
     whole = {f"{number:06d}" for number in _numbers(folder)}

@@ -43,12 +43,15 @@ class KeepingConfig:
         checkpoint_seconds: least time between two checkpoints; 0 for one after every iteration. Writing never
             takes more than a fiftieth of the time.
         snapshot_iterations: iterations between two snapshots of all cells' objectives.
+        fit_buffer: make a replay buffer for which there is no room as large as fits, and say so, instead of
+            refusing it.
         tensorboard: write TensorBoard's files.
         wandb: project of Weights & Biases to report to (needs the extra `wandb`).
     """
 
     checkpoint_seconds: float = 30.0
     snapshot_iterations: int = 2
+    fit_buffer: bool = False
     tensorboard: bool = True
     wandb: str | None = None
 
@@ -189,6 +192,8 @@ class PPGAConfig:
             pair = getattr(sac, name)
             if not (len(pair) == 2 and 0 < pair[0] <= pair[1] < math.inf):
                 raise InputError(f"sac.{name} must be a rising pair of positive numbers, got {pair}.")
+        if sac.discounts[1] > 1:
+            raise InputError(f"sac.discounts must not exceed 1, got {sac.discounts}.")
 
     def _check_ppo(self, measures: int, objectives: int) -> None:
         ppo, emitters = self.ppo, self.search.emitters

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import jax
 import numpy as np
 
 from ppga import machine
@@ -27,7 +26,7 @@ from ppga.cluster.shares import employ, shares
 from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
 from ppga.runs import checkpoints
-from ppga.runs.config import Budget, PPGAConfig, to_json
+from ppga.runs.config import Budget, PPGAConfig, differences, to_json
 from ppga.runs.display import Display, Silent
 from ppga.runs.estimate import archive_bytes
 from ppga.runs.folder import RunFolder
@@ -125,6 +124,11 @@ def train(
         if config.init_from:  # a resumed run may be called from elsewhere
             config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
         algorithm = make_algorithm(task, config, display.pulse)
+        smaller = _with_smaller_buffer(algorithm, config, folder.path if folder else None)
+        if smaller != config:
+            ((name_of, before, now),) = differences(config, smaller)
+            display.say(f"{name_of} is {now:,}, not {before:,}: more does not fit in memory or on the disk")
+            config, algorithm = smaller, make_algorithm(task, smaller, display.pulse)
         _check_run(algorithm, config, budget, folder.path if folder else None)
         crew = stack.enter_context(_crew(task, algorithm, config, cluster, display.say))
         if folder:
@@ -219,11 +223,23 @@ def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget, folder:
         check_start(load_archive(config.init_from), algorithm)
 
 
+def _with_smaller_buffer(algorithm: Algorithm, config: PPGAConfig, folder: Path | None) -> PPGAConfig:
+    """The settings with as large a replay buffer as fits, where that is wanted and there is room for any."""
+    problem = algorithm.problem
+    replay = problem.replay if isinstance(problem, PolicyProblem) else None
+    if replay is None or not config.keeping.fit_buffer:
+        return config
+    fits = replay.fits(folder)
+    if not replay.burst <= fits < replay.capacity:  # not even an iteration would: say so
+        return config
+    (learner,) = {"td3", "sac"} & set(algorithm.sections)
+    part = dataclasses.replace(getattr(config, learner), buffer=fits)
+    return dataclasses.replace(config, **{learner: part})
+
+
 def _begin(algorithm: Algorithm, config: PPGAConfig) -> None:
     """Start at the beginning, with the elites of another run if they are asked for."""
-    algorithm.start()
-    if config.init_from:
-        begin_at(load_archive(config.init_from), algorithm)
+    algorithm.start(load_archive(config.init_from).elites if config.init_from else None)
 
 
 @contextmanager
@@ -350,21 +366,6 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
         if differs or name not in archive.elites or archive.elites[name].shape[1:] != shape:
             raise InputError(f"that archive's {name} does not fit: its network is {theirs['network']}, "
                              f"this run's {ours['network']}.")  # fmt: skip
-
-
-def begin_at(archive: Archive, algorithm: Algorithm) -> None:
-    """Offer all elites of an archive, and put the search policies at the best ones."""
-    wanted = ("solution", "objective", "measures", *algorithm.problem.fields)
-    algorithm.archives.add(**{name: archive.elites[name] for name in wanted})
-    best = np.argsort(-archive.elites["objective"], kind="stable")
-    if not algorithm.gradients:
-        return
-    problem: Any = algorithm.problem
-    for emitter in range(algorithm.config.emitters):
-        row = best[emitter % len(best)]
-        elite = {name: archive.elites[name][row] for name in wanted}
-        key = jax.random.fold_in(algorithm.key(), emitter)
-        algorithm.search = problem.move(algorithm.search, emitter, elite, key)
 
 
 def _share(budget: Budget, algorithm: Algorithm, seconds: float) -> float:

@@ -184,6 +184,7 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             threshold_min={"halfcheetah": -600.0, "ant": -1000.0}.get(task, 0.0),
         ),
         network=NetworkConfig(critic=(128, 128)),  # 256, 256: learns as well, and updates are cheaper
+        keeping=KeepingConfig(fit_buffer=True),  # a smaller memory is better than no run
     )
     return config, Budget(minutes=30.0)
 

@@ -27,6 +27,7 @@ from PIL import Image
 import ppga
 from ppga.archives import Archive
 from ppga.archives.files import MAIN_FIELDS
+from ppga.cli import main
 from ppga.errors import InputError
 from ppga.policies import CLIP, Network, Policy, init_mlp
 from ppga.rendering import Renderer
@@ -461,6 +462,17 @@ def test_the_command_refuses_what_is_not_there(tmp_path: Path) -> None:
     )
     assert found.returncode == 2
     assert "no run and no archive" in found.stderr
+
+
+def test_the_command_says_which_extra_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "viser", None)  # what cannot be imported
+    monkeypatch.setattr(sys, "argv", ["ppga", "view", str(folder), "--no-browser"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "pip install 'ppga[view]'" in capsys.readouterr().err
 
 
 def test_the_command_waits_for_a_run_and_serves_it(tmp_path: Path) -> None:

@@ -139,8 +139,8 @@ class Stage:
         server.gui.main_panel.minimize()
         server.scene.configure_environment_map("studio", environment_intensity=0.6)
         server.scene.world_axes.visible = False
-        away = 3.0 * radius
-        server.initial_camera.position = (0.3 * away, -away, middle[2] + 0.4 * away)
+        away = 2.6 * radius
+        server.initial_camera.position = (0.6 * away, -0.8 * away, middle[2] + 0.4 * away)
         server.initial_camera.look_at = (0.0, 0.4 * self._apart, 0.6 * middle[2])
 
     def _robot(self, slot: int) -> "_Robot":

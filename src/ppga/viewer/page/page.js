@@ -350,14 +350,13 @@ function drawGait() {
       pen.fillText(one.measures[foot], 0, top + ROW - 5, NAMES - 8);
       pen.globalAlpha = 1;
       pen.fillStyle = COLOURS[slot];
-      const first = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt));
-      for (let step = first; step < levels.length && (step * dt - now) * scale + middle < width; step++) {
-        const x = (step * dt - now) * scale + middle;
-        if (levels[step] && x > NAMES - dt * scale) {
-          const from = Math.max(x, NAMES);
-          const high = levels[step] * (ROW - 6);
-          pen.fillRect(from, top + ROW - 3 - high, x + dt * scale + 0.5 - from, high);
-        }
+      const at = (step) => Math.min(Math.max((step * dt - now) * scale + middle, NAMES), width);
+      for (let step = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt)), end; step < levels.length; step = end) {
+        end = step + 1;
+        while (end < levels.length && levels[end] === levels[step]) end++; // in one piece, or seams would show
+        const high = levels[step] * (ROW - 6);
+        pen.fillRect(at(step), top + ROW - 3 - high, at(end) - at(step), high);
+        if (at(end) === width) break;
       }
       top += ROW;
     });

@@ -56,7 +56,7 @@ system:
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y libegl1 libgl1-mesa-dri >/dev/null || echo "could not install libegl1"; \
 	else echo "no EGL here: pictures of robots are not tested (Debian: libegl1 libgl1-mesa-dri)"; fi
-	@if command -v chromedriver >/dev/null; then :; \
+	@if command -v chromedriver >/dev/null && command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null || echo "could not install chromium"; \
 	else echo "no chromium here: the viewer's page is not tested (Debian: chromium chromium-driver)"; fi
@@ -69,6 +69,7 @@ bench: $(DEV_READY)
 	$(BIN)/ppga bench physics
 	$(BIN)/ppga bench vppo
 	$(BIN)/ppga bench iteration
+	$(BIN)/ppga bench view
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT

@@ -1,3 +1,5 @@
+import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,56 @@ def test_what_cannot_be_evaluated_is_told(task: Same, archive: Archive) -> None:
         corrected.evaluate(empty, task=task)
     with pytest.raises(InputError, match="see 11 numbers"):
         corrected.evaluate(archive, task=ppga.make_task("walker2d"))
+
+
+def test_mapped_arrays_are_all_of_one_file(tmp_path: Path) -> None:
+    """Read again and again while others take its place: as a viewer does while a run is trained."""
+    file, done = tmp_path / "x.safetensors", threading.Event()
+
+    def write(number: int) -> None:
+        names = "abcdefgh"[: 4 + number % 3]
+        arrays = {name: np.full((1 + number, 3), number, np.int32) for name in names}
+        write_tensors(file, arrays, {"number": number, "names": names})
+
+    def write_all() -> None:
+        for number in range(60):
+            write(number)
+        done.set()
+
+    write(0)
+    writing = threading.Thread(target=write_all)
+    writing.start()
+    numbers = set()
+    while not done.is_set():
+        arrays, told = read_tensors(file, mapped=True)
+        assert sorted(arrays) == list(told["names"])
+        for values in arrays.values():
+            np.testing.assert_array_equal(values, np.full((1 + told["number"], 3), told["number"]))
+        numbers.add(told["number"])
+    writing.join()
+    assert len(numbers) > 1, "it was replaced meanwhile"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 80]},
+        {"dtype": "F32", "shape": [20], "data_offsets": [0, 80]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]},
+        {"dtype": "F31", "shape": [2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2], "data_offsets": 8},
+        {"dtype": "F32", "shape": [2]},
+        [],
+    ],
+)
+def test_a_header_that_lies_is_refused(entry: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    text = json.dumps({"__metadata__": {"ppga": "{}"}, "a": entry}).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    for mapped in (False, True):
+        with pytest.raises(InputError, match=r"cannot read .*x\.safetensors"):
+            read_tensors(file, mapped)
 
 
 def test_files_are_what_the_safetensors_library_reads(tmp_path: Path) -> None:

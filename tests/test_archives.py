@@ -207,7 +207,7 @@ def exported(archives: ArchivePair) -> Archive:
     elites = elites_of(archives.result)
     del elites["threshold"]
     description = {
-        "task": {"name": "test"},
+        "task": {"name": "test", "physics": "mujoco", "episode_length": 100, "integrator": "fast"},
         "network": {"sizes": list(NETWORK.sizes), "observation_clip": 10.0},
         "shape": list(archives.shape),
         "ranges": [list(bounds) for bounds in RANGES],

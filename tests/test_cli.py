@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,20 @@ def test_bench_measures_learning_beside_its_limits(tmp_path: Path) -> None:
     assert 0 < results["overhead/hopper"]["value"] < 1
     parts = [results[f"{phase}/hopper"]["value"] for phase in ("jacobian", "judge", "walk")]
     assert sum(parts) <= results["iteration/hopper"]["value"]
+
+
+def test_bench_measures_clicks_and_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("viser")
+    words = ("--task", "hopper", "--rounds", "2", "--json", "out.json")
+    result = run("bench", "view", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    results = {entry["name"]: entry for entry in json.loads((tmp_path / "out.json").read_text())["results"]}
+    click, slowest, draw = (results[f"{name}/hopper"] for name in ("click", "slowest click", "draw"))
+    assert 0 < click["value"] <= slowest["value"]
+    steps = re.fullmatch(r"s \((\d+) steps or more\)", click["unit"])
+    assert steps
+    assert 1 <= int(steps[1]) <= 1000
+    assert draw["ratio"] == pytest.approx(draw["value"] * 40)
 
 
 def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:

@@ -38,7 +38,10 @@ def archive(activation: Any = "tanh", head: Any = "linear", cells: tuple[int, ..
         "observation_count": np.ones(n, np.float32),
     }
     description = {
-        "task": {"name": "mine", "control_range": RANGE, "control_dt": 0.02},
+        "task": {
+            "name": "mine", "physics": "mujoco", "episode_length": 100, "integrator": "fast",
+            "control_range": RANGE, "control_dt": 0.02,
+        },
         "network": {**network.describe(), "observation_clip": CLIP},
         "shape": [3, 3], "ranges": [[0.0, 1.0]] * 2, "measure_names": ["a", "b"], "qd_offset": 0.0,
     }  # fmt: skip

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,17 @@ from PIL import Image
 
 import ppga
 from ppga.archives import Archive
+from ppga.archives.files import MAIN_FIELDS
+from ppga.cli import main
 from ppga.errors import InputError
 from ppga.policies import CLIP, Network, Policy, init_mlp
 from ppga.rendering import Renderer
 from ppga.rollouts import evaluate
-from ppga.viewer.player import Player
+from ppga.viewer.player import Episode, Player
 from ppga.viewer.server import PageServer
 from ppga.viewer.source import Source
-from ppga.viewer.stage import Clock, mesh_of
-from ppga.viewer.viewer import Viewer, levels_of
+from ppga.viewer.stage import SQUARE, Clock, Stage, mesh_of, world_size
+from ppga.viewer.viewer import FILM_SECONDS, Viewer, film_pace, levels_of
 
 from conftest import shared_task
 
@@ -124,6 +127,8 @@ def test_the_clock_runs_round_and_keeps_its_place(monkeypatch: pytest.MonkeyPatc
     clock.set(playing=True, speed=2.0)
     now += 3
     assert clock.time == pytest.approx(1)
+    clock.set(follow=False)
+    assert clock.told() == {"time": clock.time, "length": 10, "playing": True, "speed": 2, "follow": False}
 
 
 def test_an_episode_is_what_the_judge_would_play(folder: Path) -> None:
@@ -189,6 +194,60 @@ def test_geoms_become_meshes_of_their_size() -> None:
     assert drawn == 5
 
 
+@pytest.fixture(scope="module")
+def maze() -> Iterator[tuple[Stage, Episode]]:
+    """A stage with nobody on it, and what a point did in its maze."""
+    task = shared_task("point-maze", episode_length=STEPS)
+    made = robots("point-maze", [44])
+    stage = Stage(task.drawable(), task.control_dt, "127.0.0.1", 9050)
+    yield stage, Player(task, Network.of(made.description["network"])).play(made, 44)
+    stage.stop()
+
+
+def test_walls_stand_still_around_the_robot(maze: tuple[Stage, Episode]) -> None:
+    stage, episode = maze
+    walls, point = stage.robots[0].bodies[0], stage.robots[0].bodies[1]
+    assert not walls.visible
+    stage.show(0, episode)
+    assert walls.visible
+    assert not stage.robots[1].bodies[0].visible
+    for follow in (True, False):
+        for step in (0, 30, 99):
+            stage.clock.set(playing=False, at=(step + 0.5) * stage.dt, follow=follow)
+            stage.draw()
+            np.testing.assert_allclose(point.position - walls.position, episode.place[step, 1], atol=1e-6)
+    np.testing.assert_array_equal(walls.position, 0)
+    np.testing.assert_allclose(world_size(stage.model), 2.2)
+    np.testing.assert_array_equal(world_size(shared_task("hopper").drawable()), 0)
+    stage.show(0, None)
+    assert not walls.visible
+
+
+def test_the_floor_is_below_the_robot_and_its_lines_stay(maze: tuple[Stage, Episode]) -> None:
+    """However far it walks, ahead or sideways, followed or not."""
+    stage, episode = maze
+    stage.show(0, replace(episode, place=episode.place + np.array([123.4, -56.7, 0.0])))
+    lane, point = stage.robots[0].lane, stage.robots[0].bodies[1]
+    gap = lane.width / len(lane.along)
+    seen = set()
+    for follow in (True, False):
+        for step in (0, 30, 99):
+            stage.clock.set(playing=False, at=(step + 0.5) * stage.dt, follow=follow)
+            stage.draw()
+            place = episode.place[step, 1] + np.array([123.4, -56.7, 0.0])
+            np.testing.assert_allclose(lane.floor.position[:2], point.position[:2])
+            np.testing.assert_allclose(point.position[:2], 0 if follow else place[:2], atol=1e-6)
+            across = place[0] + lane.across.position[0]  # in the world
+            assert across / SQUARE == pytest.approx(round(across / SQUARE), abs=1e-4)
+            along = np.array([line.position[1] for line in lane.along])
+            assert (np.abs(along) <= lane.width / 2).all()
+            lines = (place[1] + along + lane.width / 2) / gap
+            np.testing.assert_allclose(lines, np.round(lines), atol=1e-3)
+            seen.add(tuple(along))
+    assert len(seen) > 1, "they move as it does"
+    stage.show(0, None)
+
+
 def test_a_source_follows_its_file(tmp_path: Path) -> None:
     source = Source(tmp_path / "run")
     assert not source.exists()
@@ -235,7 +294,7 @@ def test_only_its_own_page_may_ask(server: PageServer) -> None:
     for headers in ({"Host": "evil.example:8900"}, {"Host": ""}, {"Sec-Fetch-Site": "cross-site"}):
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get(server, "/api/about", **headers)
-    for name in ("localhost", "192.168.7.7", "[::1]"):
+    for name in ("localhost", "LocalHost", "192.168.7.7", "[::1]"):
         assert get(server, "/api/clock", Host=f"{name}:{server.port}")
     for headers in ({"X-Ppga": "0"}, {"X-Ppga": ""}):
         with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -256,6 +315,7 @@ def test_it_tells_what_is_in_the_archive(server: PageServer, folder: Path) -> No
     about = until(lambda: (told := json.loads(get(server, "/api/about")))["stage_port"] and told, "a stage")
     assert about["task"] == "halfcheetah"
     assert about["shown"][0]["cell"] == 44, "the best, to begin with"
+    assert about["problem"] is None
 
 
 def test_a_click_plays_the_elite(server: PageServer) -> None:
@@ -267,7 +327,10 @@ def test_a_click_plays_the_elite(server: PageServer) -> None:
     news = post(server, "/api/clock", {"playing": False, "time": 1.0, "speed": 0.5})
     assert (news["playing"], news["time"], news["speed"]) == (False, 1.0, 0.5)
     assert news["length"] == pytest.approx(STEPS * 0.05)
-    post(server, "/api/clock", {"playing": True, "speed": 1.0})
+    assert news["follow"]
+    assert not post(server, "/api/clock", {"follow": False})["follow"]
+    assert not json.loads(get(server, "/api/clock"))["follow"]
+    assert post(server, "/api/clock", {"playing": True, "speed": 1.0, "follow": True})["follow"]
     rows = get(server, "/api/rollout.csv?slot=1").decode().splitlines()
     assert len(rows) == 1 + STEPS
     again = post(server, "/api/play", {"slot": 1, "start": 5})
@@ -308,12 +371,23 @@ def test_what_is_seen_can_be_taken_home(server: PageServer, tmp_path: Path) -> N
         pytest.skip(str(error))
     post(server, "/api/play", {"slot": 0, "cell": 44})
     film = Image.open(io.BytesIO(get(server, "/api/film.gif?slot=0")))
-    frames = []
+    frames, length = [], 0
     for number in range(film.n_frames):  # type: ignore[attr-defined]
         film.seek(number)
         frames.append(np.asarray(film.convert("RGB"), int))
+        length += film.info["duration"]
     assert len(frames) > 10
+    assert length == 1000 * FILM_SECONDS, "as fast as it was"
     assert np.abs(frames[0] - frames[-1]).max() > 50, "it moves"
+
+
+@pytest.mark.parametrize(
+    ("dt", "every", "milliseconds"),
+    [(0.008, 5, 40), (0.015, 2, 30), (0.05, 1, 50), (0.01, 4, 40), (0.001, 40, 40), (0.2, 1, 200)],
+)
+def test_films_are_as_fast_as_what_they_show(dt: float, every: int, milliseconds: int) -> None:
+    assert film_pace(dt) == (every, milliseconds)
+    assert every * dt * 1000 == pytest.approx(milliseconds)
 
 
 def test_a_damaged_archive_is_told_on_the_page(tmp_path: Path) -> None:
@@ -335,10 +409,32 @@ def test_nobody_can_ask_the_stage_for_a_public_address(server: PageServer) -> No
     assert stage.server.request_share_url(verbose=False) is None
 
 
-@pytest.mark.parametrize("missing", ["task", "qd_offset", "measure_names"])
+def test_what_cannot_be_shown_is_told(tmp_path: Path) -> None:
+    """A user's mistake in its own words, and whatever else goes wrong by its name."""
+    for change, problem in (
+        ({"name": "mine"}, "task of your own"),
+        ({"physics": "marbles"}, "marbles"),
+        ({"episode_length": -5}, "-5"),
+    ):
+        made = cheetahs()
+        made.description["task"] |= change
+        made.save(tmp_path / "archive.safetensors")
+        viewer = Viewer(tmp_path, "127.0.0.1", 8935)
+        preparing = threading.Thread(target=viewer.prepare)
+        preparing.start()
+        try:
+            assert problem in until(lambda viewer=viewer: viewer.problem, "a problem")
+        finally:
+            viewer.close()
+            preparing.join()
+
+
+@pytest.mark.parametrize(
+    "missing", ["task", "qd_offset", "measure_names", "physics", "episode_length", "integrator"]
+)
 def test_an_archive_that_is_not_whole_is_told(missing: str, tmp_path: Path) -> None:
     made = cheetahs()
-    del made.description[missing]
+    del (made.description["task"] if missing in made.description["task"] else made.description)[missing]
     made.save(tmp_path / "archive.safetensors")
     problem = Source(tmp_path).snapshot().problem
     assert problem is not None
@@ -368,27 +464,49 @@ def test_the_command_refuses_what_is_not_there(tmp_path: Path) -> None:
     assert "no run and no archive" in found.stderr
 
 
+def test_the_command_says_which_extra_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "viser", None)  # what cannot be imported
+    monkeypatch.setattr(sys, "argv", ["ppga", "view", str(folder), "--no-browser"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "pip install 'ppga[view]'" in capsys.readouterr().err
+
+
 def test_the_command_waits_for_a_run_and_serves_it(tmp_path: Path) -> None:
-    """From a folder that is not there to a robot on its lane; ended as a user would."""
-    words = [sys.executable, "-m", "ppga", "view", "run", "--wait", "--no-browser", "--port", "9020"]
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as viewing:
-        try:
-            time.sleep(1.0)
-            assert viewing.poll() is None
-            cheetahs().save(tmp_path / "run" / "archive.safetensors")
-            assert viewing.stdout is not None
-            line = viewing.stdout.readline()
-            address = re.search(r"http://127\.0\.0\.1:\d+", line)
-            assert address, line
+    """From a folder that is not there to a robot on its lane; ended as a user would. The port is taken."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        words = [sys.executable, "-m", "ppga", "view", "run", "--wait", "--no-browser", "--port", str(taken)]
+        with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as viewing:
+            try:
+                time.sleep(1.0)
+                assert viewing.poll() is None
+                cheetahs().save(tmp_path / "run" / "archive.safetensors")
+                assert viewing.stdout is not None
+                said, address = [], None
+                for line in viewing.stdout:
+                    said.append(line)
+                    address = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                    if address:
+                        break
+                assert address, said
+                assert f"port {taken} is taken; using {address[1]}\n" in said
+                place = f"{address[0]}/api/about"
 
-            def stage() -> Any:
-                with urllib.request.urlopen(f"{address[0]}/api/about", timeout=60) as answer:
-                    return json.loads(answer.read())["stage_port"]
+                def stage() -> Any:
+                    with urllib.request.urlopen(place, timeout=60) as answer:
+                        return json.loads(answer.read())["stage_port"]
 
-            until(stage, "a stage")
-        finally:
-            viewing.send_signal(signal.SIGINT)
-        assert viewing.wait(60) == 0
+                until(stage, "a stage")
+            finally:
+                viewing.send_signal(signal.SIGINT)
+            assert viewing.wait(60) == 0
+            assert "viser" not in viewing.stdout.read()
 
 
 def test_levels_are_contacts_or_lie_between_extremes() -> None:
@@ -414,6 +532,7 @@ def browser() -> Iterator[Any]:
     for word in (
         "--headless=new", "--no-sandbox", "--window-size=1280,900", "--disable-dev-shm-usage",
         "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # what is fetched from elsewhere fails
     ):  # fmt: skip
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -423,7 +542,7 @@ def browser() -> Iterator[Any]:
     made.quit()
 
 
-def until(condition: Any, what: str, seconds: float = 90) -> Any:
+def until(condition: Any, what: str, seconds: float = 300) -> Any:
     """Wait for something to be so."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -435,13 +554,18 @@ def until(condition: Any, what: str, seconds: float = 90) -> Any:
 
 
 def press(browser: Any, selector: str) -> None:
-    """Click on something, found again if the page drew it anew in between."""
-    from selenium.common.exceptions import StaleElementReferenceException
+    """Click on something, found again if the page drew it anew in between or has not yet."""
+    from selenium.common import exceptions
 
     def pressed() -> bool:
         try:
             browser.find_element("css selector", selector).click()
-        except StaleElementReferenceException:
+        except (
+            exceptions.StaleElementReferenceException,
+            exceptions.NoSuchElementException,
+            exceptions.ElementClickInterceptedException,
+            exceptions.ElementNotInteractableException,
+        ):
             return False
         return True
 
@@ -449,61 +573,214 @@ def press(browser: Any, selector: str) -> None:
 
 
 def picture(browser: Any) -> np.ndarray:
-    """The stage as it looks now."""
+    """The stage as it looks now, but for its top, where viser's notices slide in."""
     stage = browser.find_element("id", "stage")
     content = base64.b64decode(stage.screenshot_as_base64)
-    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"), int)
+    seen = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"), int)
+    return seen[len(seen) // 3 :]
 
 
 def colours(browser: Any, colour: tuple[int, int, int]) -> int:
     """Pixels of the stage whose tint is about that of a robot."""
     seen = picture(browser).astype(float)
-    seen = seen[len(seen) // 3 :]  # below viser's own notices
     wanted = np.array(colour, float) / np.linalg.norm(colour)
     length = np.linalg.norm(seen, axis=2)
     alike = (seen @ wanted) / np.maximum(length, 1)
     return int(((alike > 0.985) & (length > 30) & (length < 330)).sum())
 
 
-def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
+def visit(browser: Any, server: PageServer) -> None:
+    """Open the page; what was said before, about another that has gone, is forgotten."""
+    browser.get("about:blank")
+    browser.get_log("browser")
     browser.get(server.address)
+
+
+def visit_map(browser: Any, server: PageServer) -> None:
+    """Open the page, with the stage there but empty: drawing robots takes long here."""
+    visit(browser, server)
+    until(lambda: browser.find_elements("tag name", "iframe"), "a stage")
+    browser.execute_script("document.querySelector('iframe').src = 'about:blank'")
+    until(lambda: "cell" in card(browser, 0), "the card of the first elite")
+
+
+def errors(browser: Any) -> list[str]:
+    """What the console was told since the page was opened."""
+    return [line["message"] for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+
+
+def card(browser: Any, slot: int) -> str:
+    """What the card of a robot says; in one go, for the page draws its cards anew."""
+    script = "return document.querySelector(`.card[data-slot='${arguments[0]}']`)?.innerText ?? ''"
+    return str(browser.execute_script(script, slot))
+
+
+def text(browser: Any, name: str) -> str:
+    """What an element of the page says."""
+    return str(browser.execute_script("return document.getElementById(arguments[0]).textContent", name))
+
+
+def stands_still(browser: Any) -> bool:
+    """Whether two pictures half a second apart agree; what was drawn before may still arrive."""
+    before = picture(browser)
+    time.sleep(0.5)
+    return bool(np.abs(picture(browser) - before).max() < 60)
+
+
+def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
+    post(server, "/api/leave", {"slot": 1})
+    visit(browser, server)
     until(lambda: browser.find_elements("css selector", ".cell.filled"), "cells on the map")
     assert len(browser.find_elements("css selector", ".cell.filled")) == 4
     assert len(browser.find_elements("css selector", ".cell.empty")) == 96
     first, second = (38, 70, 131), (196, 78, 32)
     until(lambda: colours(browser, first) > 200, "a robot on the stage")
 
+    until(lambda: "cell" in card(browser, 0), "the card of the first elite")
     press(browser, '.cell[data-cell="93"]')
-
-    def card(slot: int) -> str:
-        # in one go: the page draws its cards anew
-        script = "return document.querySelector(`.card[data-slot='${arguments[0]}']`)?.innerText ?? ''"
-        return str(browser.execute_script(script, slot))
-
-    until(lambda: "cell 93" in card(0), "the card of the cell")
-    assert "1,011" in card(0)
+    until(lambda: "cell 93" in card(browser, 0), "the card of the cell")
+    assert "1,011" in card(browser, 0)
     before = picture(browser)
     until(lambda: np.abs(picture(browser) - before).max() > 60, "a robot that moves")
 
     assert colours(browser, second) < 50
     press(browser, ".card .pin")
-    until(lambda: "cell 93" in card(1), "a pinned card")
+    until(lambda: "cell 93" in card(browser, 1), "a pinned card")
     press(browser, '.cell[data-cell="44"]')
-    until(lambda: "4,567" in card(0), "the other cell beside it")
-    assert "1,011" in card(1)
+    until(lambda: "4,567" in card(browser, 0), "the other cell beside it")
+    assert "1,011" in card(browser, 1)
     until(lambda: colours(browser, second) > 200, "two robots")
 
-    browser.find_element("id", "playing").click()
-    until(lambda: browser.find_element("id", "playing").text == "play", "a pause")
-    time.sleep(1.0)  # what was drawn before may still arrive
-    still = picture(browser)
-    time.sleep(1.0)
-    assert np.abs(picture(browser) - still).max() < 60, "it stands still"
-    browser.find_element("id", "again").click()
+    press(browser, "#playing")
+    until(lambda: text(browser, "playing") == "play", "a pause")
+    until(lambda: stands_still(browser), "a robot that stands still")
+    now = text(browser, "clock")
+    assert stands_still(browser)
+    assert text(browser, "clock") == now
+    press(browser, "#again")
     press(browser, ".card .remove")
-    until(lambda: not card(1), "the second robot gone")
-    errors = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
-    assert errors == []
+    until(lambda: not card(browser, 1), "the second robot gone")
+    assert errors(browser) == []
+
+
+def test_of_quick_clicks_the_last_one_counts(browser: Any, server: PageServer) -> None:
+    """The first is on its way when the others come; of those, only the last is sent."""
+    visit_map(browser, server)
+    browser.execute_script("""
+        window.sent = [];
+        const before = window.fetch;
+        window.fetch = (place, options) => {
+            if (place === "/api/play") window.sent.push(JSON.parse(options.body).cell);
+            return before(place, options);
+        };
+        for (const cell of [11, 44, 47, 93]) {
+            const spot = document.querySelector(`.cell[data-cell="${cell}"]`);
+            spot.dispatchEvent(new PointerEvent("pointerdown", { button: 0, bubbles: true }));
+        }
+    """)
+    until(lambda: "cell 93" in card(browser, 0), "the last")
+    assert browser.execute_script("return window.sent") == [11, 93]
+    assert server.viewer.stage is not None
+    shown = server.viewer.stage.episode(0)
+    assert shown is not None
+    assert shown.cell == 93
+    assert errors(browser) == []
+
+
+def test_a_click_is_not_lost_when_the_map_is_drawn_anew_below_it(browser: Any, server: PageServer) -> None:
+    from selenium.webdriver import ActionChains
+
+    visit_map(browser, server)
+    for cell in (47, 11):
+        spot = browser.find_element("css selector", f'.cell[data-cell="{cell}"]')
+        ActionChains(browser).click_and_hold(spot).perform()
+        browser.execute_script("drawMap()")
+        ActionChains(browser).release().perform()
+        until(lambda cell=cell: f"cell {cell}" in card(browser, 0), "its card")
+    spot = browser.find_element("css selector", '.cell[data-cell="93"]')
+    spot.send_keys("\n")
+    until(lambda: "cell 93" in card(browser, 0), "the card of a cell chosen by keys")
+    assert errors(browser) == []
+
+
+def test_a_refusal_is_told_until_something_works(browser: Any, server: PageServer) -> None:
+    visit_map(browser, server)
+    browser.execute_script("play(0, 5)")
+    until(lambda: "cell 5 is empty" in text(browser, "problem"), "a refusal")
+    assert browser.find_element("id", "problem").is_displayed()
+    press(browser, '.cell[data-cell="47"]')
+    until(lambda: not text(browser, "problem"), "no problem any more")
+    assert not browser.find_element("id", "problem").is_displayed()
+
+
+def test_what_does_not_walk_has_a_map_all_the_same(browser: Any, tmp_path: Path) -> None:
+    """And the page says why nobody is on the stage."""
+    made = cheetahs()
+    elites = {name: made.elites[name] for name in MAIN_FIELDS}
+    description = made.description | {"task": {"name": "sphere"}, "network": None}
+    Archive(description, elites).save(tmp_path / "archive.safetensors")
+    server = PageServer(tmp_path, "127.0.0.1", 9000)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        visit(browser, server)
+        until(lambda: "cannot be shown walking" in text(browser, "problem"), "what is wrong")
+        assert browser.find_element("id", "problem").is_displayed()
+        assert "cannot be shown walking" in text(browser, "waiting")
+        assert browser.find_elements("css selector", ".cell.filled")
+        assert errors(browser) == []
+    finally:
+        server.close()
+
+
+def test_an_archive_may_be_empty_or_large(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheetahs().only().save(tmp_path / "archive.safetensors")
+    monkeypatch.setattr(Viewer, "ready", lambda _: None)  # the map alone
+    server = PageServer(tmp_path, "127.0.0.1", 9010)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        visit(browser, server)
+        until(lambda: len(browser.find_elements("css selector", ".cell.empty")) == 100, "the empty map")
+        assert text(browser, "low") == text(browser, "high") == "\N{EN DASH}"
+        script = "return extremes(Array.from({ length: 300000 }, (_, at) => at - 7))"
+        assert browser.execute_script(script) == [-7, 299_992]
+        assert errors(browser) == []
+    finally:
+        server.close()
+
+
+def test_slices_of_a_cvt_are_what_their_labels_say(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten ants along the third measure, all of them at 0.5 of the others."""
+    made = robots("ant", [0, 1])
+    centroids = np.full((10, 4), 0.5, np.float32)
+    centroids[:, 2] = np.arange(10) / 10 + 0.05
+    description = made.description | {"kind": "cvt", "shape": [10]}
+    Archive(description, made.elites, centroids).save(tmp_path / "archive.safetensors")
+    monkeypatch.setattr(Viewer, "ready", lambda _: None)  # the map alone
+    server = PageServer(tmp_path, "127.0.0.1", 9030)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        visit(browser, server)
+        until(lambda: browser.find_elements("css selector", "#sliders input"), "sliders")
+        for place in range(10):
+            script = """
+                const slider = document.querySelector("#sliders input");
+                slider.value = arguments[0];
+                slider.dispatchEvent(new Event("input"));
+                const cells = [...document.querySelectorAll(".cell")].map((spot) => spot.dataset.cell);
+                return [document.querySelector("#sliders span").textContent, cells.sort().map(Number)];
+            """
+            label, cells = browser.execute_script(script, place)
+            low, high = (float(word) for word in label.split(" to "))
+            inside = (centroids[:, 2] >= low) & (centroids[:, 2] <= high)
+            assert cells == np.flatnonzero(inside).tolist(), label
+            assert cells
+        assert errors(browser) == []
+    finally:
+        server.close()
 
 
 def test_of_four_measures_two_are_shown_and_two_slid_through(
@@ -520,7 +797,7 @@ def test_of_four_measures_two_are_shown_and_two_slid_through(
         return list(browser.execute_script(script))
 
     try:
-        browser.get(server.address)
+        visit(browser, server)
         until(lambda: filled() == ["2347"], "the slice of the best")
         sliders = browser.find_elements("css selector", "#sliders input")
         assert [slider.get_attribute("value") for slider in sliders] == ["4", "7"]
@@ -531,6 +808,7 @@ def test_of_four_measures_two_are_shown_and_two_slid_through(
         browser.execute_script(script, browser.find_element("id", "across"))
         assert filled() == ["2345", "2347"], "both, along the last measure"
         assert len(browser.find_elements("css selector", ".cell")) == 100
+        assert errors(browser) == []
     finally:
         server.close()
 
@@ -553,7 +831,7 @@ def test_the_corrected_archive_and_the_way_of_the_search_are_shown(
         return len(browser.find_elements("css selector", selector))
 
     try:
-        browser.get(server.address)
+        visit(browser, server)
         until(lambda: count(".cell.filled") == 4, "the archive")
         assert count("#map polyline, #map path") == 0
         press(browser, "#path")
@@ -561,6 +839,7 @@ def test_the_corrected_archive_and_the_way_of_the_search_are_shown(
         choose = "arguments[0].value = 'corrected'; arguments[0].dispatchEvent(new Event('change'))"
         browser.execute_script(choose, browser.find_element("id", "which"))
         until(lambda: count(".cell.filled") == 1, "the corrected archive")
+        assert errors(browser) == []
     finally:
         server.close()
 
@@ -572,10 +851,11 @@ def test_the_page_says_what_is_wrong(browser: Any, tmp_path: Path) -> None:
     broken = PageServer(tmp_path, "127.0.0.1", 8940)
     threading.Thread(target=broken.serve_forever, daemon=True).start()
     try:
-        browser.get(broken.address)
+        visit(browser, broken)
         problem = browser.find_element("id", "problem")
         until(lambda: problem.is_displayed(), "a message")
         assert "archive.safetensors" in problem.text
+        assert errors(browser) == []
     finally:
         broken.close()
 
@@ -588,12 +868,13 @@ def test_a_run_that_goes_on_is_followed(browser: Any, tmp_path: Path) -> None:
     live = PageServer(run, "127.0.0.1", 8960)
     threading.Thread(target=live.serve_forever, daemon=True).start()
     try:
-        browser.get(live.address)
+        visit(browser, live)
         until(lambda: "waiting for the first elites" in browser.find_element("id", "stage").text, "waiting")
         cheetahs().only(44).save(run / "archive" / "archive.safetensors")
         until(lambda: len(browser.find_elements("css selector", ".cell.filled")) == 1, "the first elite")
         until(lambda: browser.find_elements("tag name", "iframe"), "a stage")
         cheetahs().save(run / "archive" / "archive.safetensors")
         until(lambda: len(browser.find_elements("css selector", ".cell.filled")) == 4, "the others")
+        assert errors(browser) == []
     finally:
         live.close()

@@ -14,7 +14,7 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from ppga import machine
-from ppga.errors import InputError, at_least_one, choose
+from ppga.errors import InputError, at_least_one, choose, import_extra
 
 console = Console()
 BENCHMARKS = ("physics", "vppo", "iteration", "view")
@@ -478,6 +478,7 @@ def view(
         sys.exit(130)
     machine.check_devices()
     _know(task)
+    import_extra("viser", "view")  # told here, not on the page
     from ppga.viewer.server import PageServer
 
     server = PageServer(run, host, port)

@@ -12,6 +12,11 @@ class InputError(ValueError):
     """Something given from outside cannot be used; the message says what was given and what is possible."""
 
 
+def told(error: Exception) -> str:
+    """What went wrong, in a line: a mistake's own message, of anything else also what kind it is."""
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+
+
 def choose(kind: str, value: str, options: Iterable[str]) -> str:
     """Return `value` if it is one of `options`, else say which ones there are and which is nearest."""
     options = list(options)

@@ -4,10 +4,10 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -98,17 +98,13 @@ def read_tensors(path: Path, mapped: bool = False) -> tuple[dict[str, NumpyArray
         mapped: leave the arrays on disk, to be read when used; they cannot be written to.
     """
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:  # which checks the header
-            metadata = file.metadata() or {}
-            names = list(file.keys())
-            arrays = {} if mapped else {name: file.get_tensor(name) for name in names}
-        if "ppga" not in metadata:
-            raise InputError(f"{path} was not written by ppga: its header has no description.")
-        if mapped:
-            arrays = _mapped(path, names)
-        return arrays, json.loads(metadata["ppga"])
-    except (OSError, safetensors.SafetensorError, json.JSONDecodeError) as error:
+        arrays, metadata = _mapped(path) if mapped else _whole(path)
+        description = json.loads(metadata["ppga"]) if "ppga" in metadata else None
+    except (OSError, safetensors.SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}.") from None
+    if "ppga" not in metadata:
+        raise InputError(f"{path} was not written by ppga: its header has no description.")
+    return arrays, description
 
 
 _KINDS = {
@@ -116,6 +112,7 @@ _KINDS = {
     "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
 }  # fmt: skip
 """NumPy's kinds of numbers, as safetensors calls them."""
+_NAMES = {kind: name for name, kind in _KINDS.items()}
 _PART = 2**24
 """Bytes written at a time."""
 
@@ -130,19 +127,37 @@ def _parts(values: NumpyArray) -> Iterator[NumpyArray]:
         yield np.asarray(values[start : start + rows])
 
 
-def _mapped(path: Path, names: Iterable[str]) -> dict[str, NumpyArray]:
-    dtypes = {kind: np.dtype(f"<{name}") for name, kind in _KINDS.items()}
+def _whole(path: Path) -> tuple[dict[str, NumpyArray], dict[str, str]]:
+    with safetensors.safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
+def _mapped(path: Path) -> tuple[dict[str, NumpyArray], dict[str, str]]:
+    """Arrays of one file, opened once: another may take its place at any moment."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
+        room = os.fstat(file.fileno()).st_size - 8 - size
+        if room < 0:
+            raise ValueError("it is cut off")
         header = json.loads(file.read(size))
-    arrays: dict[str, NumpyArray] = {}
-    for name in names:
-        kind, shape, (start, end) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
-        if start == end:  # nothing to map
-            arrays[name] = np.zeros(shape, dtypes[kind])
-        else:
-            arrays[name] = np.memmap(path, dtypes[kind], "r", 8 + size + start, tuple(shape))
-    return arrays
+        try:
+            metadata = dict(header.pop("__metadata__", {}))
+            arrays = {name: _mapped_array(file, 8 + size, room, **entry) for name, entry in header.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"its header is not whole ({error!r})") from None
+    return arrays, metadata
+
+
+def _mapped_array(
+    file: BinaryIO, begin: int, room: int, dtype: str, shape: list[int], data_offsets: list[int]
+) -> NumpyArray:
+    kind = np.dtype(f"<{_NAMES[dtype]}")
+    start, end = data_offsets
+    if not (0 <= start <= end <= room and end - start == math.prod(shape) * kind.itemsize):
+        raise ValueError(data_offsets)
+    if start == end:  # nothing to map
+        return np.zeros(shape, kind)
+    return np.memmap(file, kind, "r", begin + start, tuple(shape))
 
 
 def _umask() -> int:

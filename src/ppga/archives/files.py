@@ -429,6 +429,8 @@ def _check_description(archive: Archive) -> None:
     if not k or len(archive.measure_names) != k or len(shape) != (k if centroids is None else 1):
         raise ValueError(f"{k} ranges, {len(archive.measure_names)} measures, shape {shape}")
     network = archive.description.get("network")
+    if network is not None:
+        _check_replayable(archive.description["task"])
     if network is not None and not (
         all(type(size) is int and size >= 1 for size in network["sizes"])
         and network.get("activation", "tanh") in ("tanh", "relu")
@@ -436,3 +438,10 @@ def _check_description(archive: Archive) -> None:
         and float(network["observation_clip"]) > 0
     ):
         raise ValueError("network")
+
+
+def _check_replayable(task: Mapping[str, Any]) -> None:
+    """Raise a ValueError that names what is missing to play policies again."""
+    for key, kind in (("physics", str), ("episode_length", int), ("integrator", str)):
+        if type(task.get(key)) is not kind:
+            raise ValueError(f"task: {key}")

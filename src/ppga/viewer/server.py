@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ppga.errors import InputError
+from ppga.errors import InputError, told
 from ppga.viewer.source import ARCHIVED
 from ppga.viewer.viewer import Viewer
 
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.BAD_REQUEST, text, "application/json")
             return
         except Exception as error:  # whatever it is, the page can say it
-            text = json.dumps({"problem": f"{type(error).__name__}: {error}"}).encode()
+            text = json.dumps({"problem": told(error)}).encode()
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, text, "application/json")
             return
         if name is not None:
@@ -166,7 +166,7 @@ def _number(asked: dict[str, str], name: str) -> int:
 
 def _own_name(host: str, names: frozenset[str]) -> bool:
     """Whether a Host header is a number, or a name of this machine; a foreign name may lead here too."""
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    name = (host.rsplit(":", 1)[0] if not host.endswith("]") else host).lower()
     if name in names:
         return True
     try:
@@ -191,7 +191,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.closing = False
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        names = frozenset({host, "localhost", socket.gethostname()})
+        names = frozenset(name.lower() for name in (host, "localhost", socket.gethostname()))
         for candidate in range(port, min(port + 100, 65535)):
             viewer = Viewer(path, host, candidate)
             try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ppga.archives import Archive, load_archive
 from ppga.archives.files import PLACES
-from ppga.errors import InputError
+from ppga.errors import told
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.storage import NumpyArray
 
@@ -85,8 +85,8 @@ class Source:
             if known is None or known.version != version:
                 try:
                     known = Snapshot(load_archive(file, mapped=True), None, version)
-                except InputError as error:
-                    known = Snapshot(None, str(error), version)
+                except Exception as error:  # whatever it is, the page can say it
+                    known = Snapshot(None, told(error), version)
                 self._read[which] = known
             return known
 

@@ -3,16 +3,16 @@
 A robot that is followed stays where it is and its lane moves below it, so the camera is the viewer's alone.
 """
 
-import contextlib
-import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import mujoco
 import numpy as np
+import rich
 
 from ppga.errors import InputError, import_extra
 from ppga.rendering import bounds
@@ -25,8 +25,12 @@ TICK = 1 / 40
 """Seconds between two pictures."""
 COLOURS = ((38, 70, 131), (196, 78, 32))
 """Of the robots, as of their cards on the page."""
-LANE = 60.0
-"""Metres of a lane that are drawn."""
+WORLD_COLOUR = (168, 172, 178)
+"""Of what stands about: walls, steps."""
+WORLD_SEEN = 3.0
+"""Metres of it, from its middle, that the camera makes room for at most."""
+LANE, SQUARE, ABOVE = 60.0, 0.5, 0.003
+"""Metres of a lane that are drawn, from one of its lines to the next, and how far they are above it."""
 
 
 class Clock:
@@ -36,13 +40,15 @@ class Clock:
         self.playing, self.speed, self.follow = True, 1.0, True
         self.length = 0.0
         self._time, self._since = 0.0, time.monotonic()
+        self._lock = threading.RLock()  # or a picture might see half a change
 
     @property
     def time(self) -> float:
         """Now."""
-        gone = (time.monotonic() - self._since) * self.speed if self.playing else 0.0
-        now = self._time + gone
-        return now % self.length if self.length else 0.0
+        with self._lock:
+            gone = (time.monotonic() - self._since) * self.speed if self.playing else 0.0
+            now = self._time + gone
+            return now % self.length if self.length else 0.0
 
     def set(
         self,
@@ -50,13 +56,27 @@ class Clock:
         speed: float | None = None,
         at: float | None = None,
         length: float | None = None,
+        follow: bool | None = None,
     ) -> None:
         """Change what is given; the rest goes on."""
-        now = self.time if at is None else at
-        self._time, self._since = now, time.monotonic()
-        self.playing = self.playing if playing is None else playing
-        self.speed = self.speed if speed is None else speed
-        self.length = self.length if length is None else length
+        with self._lock:
+            now = self.time if at is None else at
+            self._time, self._since = now, time.monotonic()
+            self.playing = self.playing if playing is None else playing
+            self.speed = self.speed if speed is None else speed
+            self.length = self.length if length is None else length
+            self.follow = self.follow if follow is None else follow
+
+    def told(self) -> dict[str, Any]:
+        """All of it at one moment."""
+        with self._lock:
+            return {
+                "time": self.time,
+                "length": self.length,
+                "playing": self.playing,
+                "speed": self.speed,
+                "follow": self.follow,
+            }
 
 
 class Stage:
@@ -72,7 +92,7 @@ class Stage:
     def __init__(self, model: mujoco.MjModel, dt: float, host: str, port: int) -> None:
         viser = import_extra("viser", "view")
         self.model, self.dt, self.clock = model, dt, Clock()
-        with contextlib.redirect_stdout(io.StringIO()):  # it would print a banner
+        with _quiet():  # it would print a banner
             self.server: Any = viser.ViserServer(host=host, port=port, verbose=False)
         # whoever connects could ask for a public address otherwise
         self.server.request_share_url = lambda *_, **__: None
@@ -80,9 +100,10 @@ class Stage:
         self._episodes: list[Episode | None] = [None] * SLOTS
         self._lock, self._stopped = threading.Lock(), threading.Event()
         middle, radius = bounds(model)
-        self._apart = max(1.2, 1.3 * width(model))
-        self._set_up(middle, radius)
-        self._robots = [self._robot(slot) for slot in range(SLOTS)]
+        world = world_size(model)
+        self._apart = max(1.2, 1.3 * width(model), 2 * world[1])  # a world moves by up to its width
+        self._set_up(middle, max(radius, min(WORLD_SEEN, np.hypot(*world) / 2)))
+        self.robots = [self._robot(slot) for slot in range(SLOTS)]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -92,10 +113,10 @@ class Stage:
             self._episodes[slot] = episode
             lengths = [len(one) * self.dt for one in self._episodes if one is not None]
             self.clock.set(at=0.0, length=max(lengths, default=0.0))
-            robot = self._robots[slot]
+            robot = self.robots[slot]
             for handle in robot.bodies.values():
                 handle.visible = episode is not None
-            robot.lane.visible = episode is not None or slot == 0
+            robot.lane.floor.visible = episode is not None or slot == 0
         self.draw()
 
     def episode(self, slot: int) -> Episode | None:
@@ -106,7 +127,7 @@ class Stage:
         """Close the stage."""
         self._stopped.set()
         self._thread.join()
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _quiet():
             self.server.stop()
 
     # Inside.
@@ -118,34 +139,31 @@ class Stage:
         server.gui.main_panel.minimize()
         server.scene.configure_environment_map("studio", environment_intensity=0.6)
         server.scene.world_axes.visible = False
-        away = 3.0 * radius
-        server.initial_camera.position = (0.3 * away, -away, middle[2] + 0.4 * away)
+        away = 2.6 * radius
+        server.initial_camera.position = (0.6 * away, -0.8 * away, middle[2] + 0.4 * away)
         server.initial_camera.look_at = (0.0, 0.4 * self._apart, 0.6 * middle[2])
 
     def _robot(self, slot: int) -> "_Robot":
-        """A robot and its lane, out of sight yet."""
+        """A robot and its lane, out of sight yet; what stands about in the world is its body 0."""
         scene, across = self.server.scene, slot * self._apart
         root = f"/lane{slot}"
         scene.add_frame(root, show_axes=False, position=(0.0, across, 0.0))
-        grid = scene.add_grid(
-            f"{root}/floor", width=LANE, height=self._apart * 0.96, plane="xy", cell_size=0.25,
-            section_size=1.0, cell_color=(215, 215, 215), section_color=(150, 150, 150), fade_distance=30.0,
-            plane_color=(246, 244, 240), plane_opacity=1.0, shadow_opacity=0.25, visible=slot == 0,
-        )  # fmt: skip
         bodies = {}
-        for body in range(1, self.model.nbody):
-            frame = scene.add_frame(f"{root}/body{body}", show_axes=False, visible=False)
+        for body in range(self.model.nbody):
             geoms = np.flatnonzero(self.model.geom_bodyid == body)
-            for geom in geoms:
-                mesh = mesh_of(self.model, int(geom))
+            meshes = {int(geom): mesh_of(self.model, int(geom)) for geom in geoms}
+            if body == 0 and all(mesh is None for mesh in meshes.values()):
+                continue
+            bodies[body] = scene.add_frame(f"{root}/body{body}", show_axes=False, visible=False)
+            for geom, mesh in meshes.items():
                 if mesh is not None:
                     scene.add_mesh_simple(
                         f"{root}/body{body}/geom{geom}", np.asarray(mesh.vertices, np.float32),
-                        np.asarray(mesh.faces, np.uint32), color=COLOURS[slot], flat_shading=False,
-                        wxyz=self.model.geom_quat[geom], position=self.model.geom_pos[geom],
+                        np.asarray(mesh.faces, np.uint32), color=COLOURS[slot] if body else WORLD_COLOUR,
+                        flat_shading=body == 0, wxyz=self.model.geom_quat[geom],
+                        position=self.model.geom_pos[geom],
                     )  # fmt: skip
-            bodies[body] = frame
-        return _Robot(bodies, grid)
+        return _Robot(bodies, _Lane(scene, f"{root}/floor", self._apart * 0.96, visible=slot == 0))
 
     def _run(self) -> None:
         """Draw until stopped; only when something has moved."""
@@ -160,27 +178,79 @@ class Stage:
     def draw(self) -> None:
         """Put every body where it is now."""
         with self._lock, self.server.atomic():
-            moment = self.clock.time
+            now = self.clock.told()
             for slot, episode in enumerate(self._episodes):
                 if episode is None:
                     continue
-                step = min(int(moment / self.dt), len(episode) - 1)
+                step = min(int(now["time"] / self.dt), len(episode) - 1)
                 place = episode.place[step]
-                trunk = place[1] if len(place) > 1 else np.zeros(3)
-                offset = np.array([trunk[0], trunk[1], 0.0]) if self.clock.follow else np.zeros(3)
-                robot = self._robots[slot]
+                trunk = place[1] * (1, 1, 0) if len(place) > 1 else np.zeros(3)
+                offset = trunk if now["follow"] else np.zeros(3)
+                robot = self.robots[slot]
                 for body, handle in robot.bodies.items():
                     handle.position = place[body] - offset
                     handle.wxyz = episode.turn[step][body]
-                robot.lane.position = (-(offset[0] % 1.0), 0.0, 0.0)
+                robot.lane.put(trunk - offset, trunk)
+
+
+_QUIET = threading.Lock()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """viser, also in its own threads, prints by the console that rich keeps for all; ppga has others."""
+    console = rich.get_console()
+    with _QUIET:
+        before, console.quiet = console.quiet, True
+        try:
+            yield
+        finally:
+            console.quiet = before
+
+
+class _Lane:
+    """A piece of the floor that is always below its robot, with lines on it that stay where they are in the
+    world.
+
+    Args:
+        scene: viser's.
+        name: of the floor in it.
+        width: of the floor, in metres.
+        visible: from the beginning.
+    """
+
+    def __init__(self, scene: Any, name: str, width: float, visible: bool) -> None:
+        self.width = width
+        self.floor = scene.add_frame(name, show_axes=False, visible=visible)
+        ground, line = (246, 244, 240), (196, 194, 190)
+        scene.add_grid(
+            f"{name}/ground", width=LANE, height=width, plane="xy", cell_size=LANE, section_size=LANE,
+            cell_color=ground, section_color=ground, plane_color=ground, plane_opacity=1.0,
+            shadow_opacity=0.25,
+        )  # fmt: skip
+        places = np.arange(SQUARE - LANE / 2, LANE / 2 + SQUARE / 2, SQUARE)
+        ends = np.array([[0, -width / 2, ABOVE], [0, width / 2, ABOVE]])
+        segments = ends + places[:, None, None] * np.array([1, 0, 0])
+        self.across = scene.add_line_segments(f"{name}/across", segments.astype(np.float32), line)
+        ends = np.array([[[-LANE / 2, 0, ABOVE], [LANE / 2, 0, ABOVE]]], np.float32)
+        count = max(2, round(width / SQUARE))
+        self.along = [scene.add_line_segments(f"{name}/along{n}", ends, line) for n in range(count)]
+
+    def put(self, shown: NumpyArray, place: NumpyArray) -> None:
+        """Below a robot that is shown at one place of the stage, and is at another in its world."""
+        self.floor.position = shown
+        self.across.position = (-(place[0] % SQUARE), 0.0, 0.0)
+        gap = self.width / len(self.along)
+        for number, line in enumerate(self.along):
+            line.position = (0.0, (number * gap - place[1]) % self.width - self.width / 2, 0.0)
 
 
 @dataclass(frozen=True)
 class _Robot:
-    """Viser's handles of a robot's bodies, by number, and of the lane below it."""
+    """Viser's handles of a robot's bodies, by number, and the lane below it."""
 
     bodies: dict[int, Any]
-    lane: Any
+    lane: _Lane
 
 
 def mesh_of(model: mujoco.MjModel, geom: int) -> Any:
@@ -229,6 +299,20 @@ def width(model: mujoco.MjModel) -> float:
         return 1.0
     across, thick = data.geom_xpos[robot, 1], model.geom_size[robot, 0]  # of what is long, its middle
     return float((across + thick).max() - (across - thick).min())
+
+
+def world_size(model: mujoco.MjModel) -> NumpyArray:
+    """Metres (2,) along x and y that is taken by what stands about in the world, planes aside."""
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    standing = np.flatnonzero((model.geom_bodyid == 0) & (model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE))
+    if not len(standing):
+        return np.zeros(2)
+    turn = data.geom_xmat[standing].reshape(-1, 3, 3)
+    box, half = model.geom_aabb[standing, :3], model.geom_aabb[standing, 3:]
+    middle = data.geom_xpos[standing] + np.einsum("gij,gj->gi", turn, box)
+    reach = np.einsum("gij,gj->gi", np.abs(turn), half)
+    return np.asarray(((middle + reach).max(axis=0) - (middle - reach).min(axis=0))[:2])
 
 
 def check_slot(slot: Any) -> int:

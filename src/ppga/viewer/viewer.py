@@ -12,7 +12,7 @@ from PIL import Image
 
 from ppga.analysis.corrected import task_of
 from ppga.archives import Archive
-from ppga.errors import InputError
+from ppga.errors import InputError, told
 from ppga.networks import Network
 from ppga.rendering import Renderer
 from ppga.storage import NumpyArray
@@ -20,9 +20,11 @@ from ppga.viewer.player import Episode, Player
 from ppga.viewer.source import ARCHIVED, CORRECTED, Source, cells_of
 from ppga.viewer.stage import Stage, check_slot
 
-FILM_SECONDS, FILM_FRAME = 4.0, 0.04
-"""Simulated time of a GIF, and between two of its pictures, about."""
+FILM_SECONDS, FILM_FRAME, FILM_LONGEST = 4.0, 0.04, 0.08
+"""Simulated time of a GIF; and between two of its pictures, about, and at most."""
 FILM_SIZE = (480, 320)
+NO_CLOCK = {"time": 0.0, "length": 0.0, "playing": False, "speed": 1.0, "follow": True}
+"""What the page hears while there is no stage."""
 
 
 class Viewer:
@@ -69,8 +71,8 @@ class Viewer:
             try:
                 self.ready()
                 self.problem = None
-            except InputError as error:
-                self.problem = str(error)
+            except Exception as error:  # whatever it is, the page can say it
+                self.problem = told(error)
 
     def _check_playable(self, archive: Archive) -> None:
         name = archive.description["task"]["name"]
@@ -137,15 +139,15 @@ class Viewer:
     def leave(self, question: dict[str, Any]) -> dict[str, Any]:
         """Take a robot off its lane."""
         slot = check_slot(question.get("slot"))
-        if self.stage is not None:
-            self.stage.show(slot, None)
+        with self._playing:
+            if self.stage is not None:
+                self.stage.show(slot, None)
         return {}
 
     def set_clock(self, question: dict[str, Any]) -> dict[str, Any]:
         """Play, pause, another speed, another time, follow or not."""
         if self.stage is None:
             return {}
-        clock = self.stage.clock
         numbers: dict[str, float] = {}
         for name, low, high in (("speed", 0.05, 4.0), ("time", 0.0, 1e6)):
             value = question.get(name)
@@ -154,20 +156,18 @@ class Viewer:
                     raise InputError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}.")
                 numbers[name] = float(value)
         playing, follow = question.get("playing"), question.get("follow")
-        clock.set(None if playing is None else bool(playing), numbers.get("speed"), numbers.get("time"))
-        if follow is not None:
-            clock.follow = bool(follow)
+        self.stage.clock.set(
+            None if playing is None else bool(playing),
+            numbers.get("speed"),
+            numbers.get("time"),
+            follow=None if follow is None else bool(follow),
+        )
         return self.news()
 
     def news(self) -> dict[str, Any]:
         """What changes by itself: the clock, the archives, what was found."""
-        clock = self.stage.clock if self.stage else None
         return {
-            "time": clock.time if clock else 0.0,
-            "length": clock.length if clock else 0.0,
-            "playing": clock.playing if clock else False,
-            "speed": clock.speed if clock else 1.0,
-            "follow": clock.follow if clock else True,
+            **(self.stage.clock.told() if self.stage else NO_CLOCK),
             "versions": {which: self.source.snapshot(which).version for which in (ARCHIVED, CORRECTED)},
             "stage_port": self.stage.port if self.stage else None,
             "problem": self.problem,
@@ -192,16 +192,13 @@ class Viewer:
     def film(self, slot: int) -> bytes:
         """What is on a lane, as a GIF: some seconds from where the clock is."""
         episode, stage = self._on(slot)
-        span, every = int(FILM_SECONDS / stage.dt), max(1, round(FILM_FRAME / stage.dt))
+        span, (every, delay) = int(FILM_SECONDS / stage.dt), film_pace(stage.dt)
         first = min(int(stage.clock.time / stage.dt), max(0, len(episode) - span))
         steps = range(first, min(len(episode), first + span), every)
         with Renderer(stage.model, *FILM_SIZE) as renderer:
             pictures = [Image.fromarray(renderer.draw(episode.qpos[step])) for step in steps]
         content = io.BytesIO()
-        pictures[0].save(
-            content, "GIF", save_all=True, append_images=pictures[1:], loop=0,
-            duration=round(1000 * stage.dt * every),
-        )  # fmt: skip
+        pictures[0].save(content, "GIF", save_all=True, append_images=pictures[1:], loop=0, duration=delay)
         return content.getvalue()
 
     # Inside.
@@ -233,6 +230,22 @@ class Viewer:
             "seen": {"objective": episode.objective, "measures": episode.measures},
             "levels": levels_of(episode.proxies),
         }
+
+
+def film_pace(dt: float) -> tuple[int, int]:
+    """Control steps from one picture of a GIF to the next, and the milliseconds it says that takes.
+
+    GIFs count in hundredths of a second: the steps are those which fit them best, and then those nearest to
+    FILM_FRAME.
+    """
+
+    def misfit(every: int) -> tuple[float, float]:
+        hundredths = 100 * dt * every
+        off = abs(hundredths / max(2, round(hundredths)) - 1)  # browsers slow down what is below two
+        return round(off, 6), abs(dt * every - FILM_FRAME)
+
+    every = min(range(1, max(1, int(FILM_LONGEST / dt)) + 1), key=misfit)
+    return every, 10 * max(2, round(100 * dt * every))
 
 
 def levels_of(proxies: NumpyArray) -> list[list[float]]:

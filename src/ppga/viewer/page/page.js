@@ -1,10 +1,11 @@
 "use strict";
 
-// What the page knows. `shown` are the robots on the two lanes, as the server described them.
+// What the page knows. `shown` are the robots on the two lanes, as the server described them; `asked`, for which of them
+// the page has asked; `orders` wait to be sent. Of several problems the first is told.
 const page = {
-  about: null, cells: null, version: null, which: "archived", way: [], shown: [null, null], asked: [0, 0],
+  about: null, cells: null, version: null, which: "archived", way: [], shown: [null, null], asked: [false, false],
   across: 0, up: 1, slice: [], news: { time: 0, length: 0, playing: true, speed: 1 }, heard: 0, dragging: false,
-  reading: false,
+  reading: false, orders: [], sending: false, problems: { gone: null, asked: null, archive: null, stage: null },
 };
 const COLOURS = ["rgb(38 70 131)", "rgb(196 78 32)"];
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
@@ -23,10 +24,14 @@ async function ask(place, question) {
   return content;
 }
 
-function complain(problem) {
-  $("problem").hidden = !problem;
-  $("problem").textContent = problem || "";
+function complain(about, problem) { // null: it is over
+  page.problems[about] = problem;
+  const first = Object.values(page.problems).find(Boolean) ?? "";
+  $("problem").hidden = !first;
+  if ($("problem").textContent !== first) $("problem").textContent = first;
 }
+
+const refused = (problem) => complain("asked", problem.message);
 
 function element(name, attributes = {}, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -57,16 +62,24 @@ function cellAt(place) {
   return place.reduce((index, at, axis) => index * page.cells.shape[axis] + at, 0);
 }
 
-function inSlice(index) {
-  return placeOf(index).every((at, axis) => axis === page.across || axis === page.up || at === page.slice[axis]);
+function slab(axis) { // from where to where a slice reaches: a grid's cell; of a CVT, a step to both sides
+  const [low, high] = page.cells.ranges[axis], at = page.slice[axis];
+  const share = page.cells.kind === "grid" ? [at, at + 1].map((edge) => edge / page.cells.shape[axis]) :
+    [at - 1, at + 1].map((edge) => Math.min(Math.max(edge / (SLICES - 1), 0), 1));
+  return share.map((edge) => low + edge * (high - low));
 }
 
-function nearSlice(centroid) { // of a CVT: within a tenth of the slice chosen, along all measures that are not shown
+function nearSlice(centroid) { // of a CVT: within the slice chosen, along all measures that are not shown
   return centroid.every((value, axis) => {
     if (axis === page.across || axis === page.up) return true;
-    const [low, high] = page.cells.ranges[axis];
-    return Math.abs((value - low) / (high - low) * (SLICES - 1) - page.slice[axis]) <= 1;
+    const [low, high] = slab(axis);
+    return low <= value && value <= high;
   });
+}
+
+function extremes(values) { // of any number of them, more than a function takes arguments
+  if (!values.length) return [null, null];
+  return values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
 }
 
 function drawMap() {
@@ -75,7 +88,7 @@ function drawMap() {
   if (!cells || !cells.shape) return;
   const flat = cells.measures.length < 2, height = flat ? 60 : SIZE;
   const svg = element("svg", { viewBox: `${-EDGE} -4 ${SIZE + EDGE + 6} ${height + EDGE + 6}` });
-  const [low, high] = [Math.min(...cells.objective), Math.max(...cells.objective)];
+  const [low, high] = extremes(cells.objective);
   const filled = new Map(cells.index.map((index, row) => [index, cells.objective[row]]));
   const shade = (index) => colour(high > low ? (filled.get(index) - low) / (high - low) : 1);
   const spots = new Map();
@@ -89,8 +102,6 @@ function drawMap() {
       spot.setAttribute("role", "button");
       spot.setAttribute("aria-label", words);
       spot.append(element("title", {}, words));
-      spot.addEventListener("click", () => play(0, index));
-      spot.addEventListener("keydown", (event) => { if (event.key === "Enter") play(0, index); });
     }
     spots.set(index, spot);
     svg.append(spot);
@@ -171,8 +182,7 @@ function drawSliders() {
   cells.measures.forEach((measure, axis) => {
     if (axis === page.across || axis === page.up) return;
     const label = document.createElement("label"), input = document.createElement("input"), told = document.createElement("span");
-    const [low, high] = cells.ranges[axis], width = (high - low) / slices(axis);
-    const tell = () => { told.textContent = `${number(low + width * page.slice[axis], 2)} to ${number(low + width * (page.slice[axis] + 1), 2)}`; };
+    const tell = () => { told.textContent = slab(axis).map((edge) => number(edge, 2)).join(" to "); };
     Object.assign(input, { type: "range", min: 0, max: slices(axis) - 1, value: page.slice[axis] });
     input.addEventListener("input", () => { page.slice[axis] = Number(input.value); tell(); drawMap(); });
     tell();
@@ -188,20 +198,20 @@ async function readCells() {
     cells = await ask(`/api/cells?which=${which}`);
     if ($("path").checked) way = await ask("/api/path");
   } catch (problem) {
-    complain(problem.message);
+    complain("archive", problem.message);
     return;
   }
   if (which !== page.which) return; // another was chosen meanwhile
   page.version = cells.version;
   page.way = way;
-  complain(cells.problem && cells.version ? cells.problem : page.news.problem);
+  complain("archive", cells.version ? cells.problem : null);
   if (!cells.shape) { page.cells = null; drawMap(); return; }
   const first = !page.cells || page.cells.measures.join() !== cells.measures.join();
   page.cells = cells;
   if (first) {
     page.across = 0;
     page.up = Math.min(1, cells.measures.length - 1);
-    const best = cells.index[cells.objective.indexOf(Math.max(...cells.objective))];
+    const best = cells.index[cells.objective.indexOf(extremes(cells.objective)[1])];
     const share = (value, axis) => (value - cells.ranges[axis][0]) / (cells.ranges[axis][1] - cells.ranges[axis][0]);
     if (best === undefined) page.slice = cells.measures.map(() => 0);
     else if (cells.kind === "grid") page.slice = placeOf(best);
@@ -222,23 +232,37 @@ async function readCells() {
 
 // The robots.
 
-async function put(slot, place, question) { // somebody on a lane; only the last answer counts
-  const turn = ++page.asked[slot];
-  let shown = null;
-  try {
-    shown = await ask(place, question);
-    complain(null);
-  } catch (problem) {
-    complain(problem.message);
-    return;
-  }
-  if (turn !== page.asked[slot]) return;
-  page.shown[slot] = shown.cell === undefined ? null : shown;
-  showRobots();
+function put(slot, place, question) { // somebody on a lane, instead of whoever was still waiting for it
+  const last = page.orders.at(-1), other = place !== "/api/play" || "cell" in question;
+  if (last && last.slot === slot && other) page.orders.pop();
+  page.orders.push({ slot, place, question });
+  page.asked[slot] = true;
+  if (!page.sending) sendOrders();
 }
 
-function play(slot, cell, start = Number($("start").value)) {
-  return put(slot, "/api/play", { slot, cell, start, which: page.which });
+async function sendOrders() { // one after the other, or the last click would not always be played last
+  page.sending = true;
+  while (page.orders.length) {
+    const { slot, place, question } = page.orders.shift();
+    try {
+      const shown = await ask(place, question);
+      page.shown[slot] = shown.cell === undefined ? null : shown;
+      complain("asked", null);
+      showRobots();
+    } catch (problem) {
+      refused(problem);
+    }
+  }
+  page.sending = false;
+}
+
+function play(slot, cell) {
+  put(slot, "/api/play", { slot, cell, start: Number($("start").value), which: page.which });
+}
+
+function playAt(spot) {
+  const cell = spot.closest(".cell.filled");
+  if (cell) play(0, Number(cell.dataset.cell));
 }
 
 function showRobots() {
@@ -278,7 +302,10 @@ function card(shown, slot) {
     ["rollout (CSV)", "/api/rollout.csv", "rollout.csv"], ["film (GIF)", "/api/film.gif", "film.gif"]]) {
     const link = document.createElement("a");
     Object.assign(link, { href: `${place}?slot=${slot}`, textContent: words });
-    link.addEventListener("click", (event) => { event.preventDefault(); takeHome(link.href, `${shown.cell}-${name}`); });
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      takeHome(link.href, `${shown.cell}-${name}`).catch(refused);
+    });
     take.append(link);
   }
   made.append(title, table, take);
@@ -287,7 +314,7 @@ function card(shown, slot) {
 
 async function takeHome(place, name) {
   const answer = await fetch(place);
-  if (!answer.ok) { complain((await answer.json()).problem); return; }
+  if (!answer.ok) throw new Error((await answer.json()).problem || answer.statusText);
   const link = document.createElement("a");
   Object.assign(link, { href: URL.createObjectURL(await answer.blob()), download: name });
   link.click();
@@ -323,14 +350,13 @@ function drawGait() {
       pen.fillText(one.measures[foot], 0, top + ROW - 5, NAMES - 8);
       pen.globalAlpha = 1;
       pen.fillStyle = COLOURS[slot];
-      const first = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt));
-      for (let step = first; step < levels.length && (step * dt - now) * scale + middle < width; step++) {
-        const x = (step * dt - now) * scale + middle;
-        if (levels[step] && x > NAMES - dt * scale) {
-          const from = Math.max(x, NAMES);
-          const high = levels[step] * (ROW - 6);
-          pen.fillRect(from, top + ROW - 3 - high, x + dt * scale + 0.5 - from, high);
-        }
+      const at = (step) => Math.min(Math.max((step * dt - now) * scale + middle, NAMES), width);
+      for (let step = Math.max(0, Math.floor((now - GAIT_SECONDS / 3) / dt)), end; step < levels.length; step = end) {
+        end = step + 1;
+        while (end < levels.length && levels[end] === levels[step]) end++; // in one piece, or seams would show
+        const high = levels[step] * (ROW - 6);
+        pen.fillRect(at(step), top + ROW - 3 - high, at(end) - at(step), high);
+        if (at(end) === width) break;
       }
       top += ROW;
     });
@@ -361,16 +387,26 @@ function hear(news) {
   if (document.activeElement !== $("speed")) $("speed").value = String(news.speed);
   $("follow").checked = news.follow;
   $("which").options[1].disabled = !news.versions.corrected;
-  if (news.problem && !page.cells) complain(news.problem);
-  if (news.stage_port && !document.querySelector("iframe")) openStage(news.stage_port);
+  complain("stage", news.problem);
+  tellWaiting();
+  if (news.stage_port && !document.querySelector("iframe")) openStage(news.stage_port).catch(refused);
   if (!page.reading && news.versions[page.which] !== page.version) {
     page.reading = true;
     readCells().finally(() => { page.reading = false; });
   }
 }
 
+function tellWaiting() { // where the robots will be
+  if (!$("waiting")) return;
+  const words = page.cells?.index.length ? "preparing the stage …" : "waiting for the first elites …";
+  $("waiting").textContent = page.news.problem ?? words;
+}
+
 function clock(question) {
-  return ask("/api/clock", question).then((news) => { if ("time" in news) hear(news); });
+  return ask("/api/clock", question).then((news) => {
+    complain("asked", null);
+    if ("time" in news) hear(news);
+  }).catch(refused);
 }
 
 async function begin() {
@@ -379,7 +415,6 @@ async function begin() {
   $("title").textContent = name;
   document.title = `${name} – ppga`;
   $("subtitle").textContent = [algorithm, task].filter(Boolean).join(" on ");
-  if (!page.about.task) $("waiting").textContent = "waiting for the first elites …";
   await readCells();
 }
 
@@ -389,10 +424,14 @@ async function openStage(port) {
   stage.title = "the robots";
   $("stage").replaceChildren(stage);
   await begin();
-  page.shown = page.about.shown;
+  page.shown = page.shown.map((shown, slot) => page.asked[slot] ? shown : page.about.shown[slot]);
   showRobots();
 }
 
+// On the map, not on its cells: those may be drawn anew between a button's going down and up.
+$("map").addEventListener("pointerdown", (event) => { if (event.button === 0) playAt(event.target); });
+$("map").addEventListener("click", (event) => { if (!event.detail) playAt(event.target); }); // without a pointer
+$("map").addEventListener("keydown", (event) => { if (event.key === "Enter") playAt(event.target); });
 $("which").addEventListener("change", () => { page.which = $("which").value; readCells(); });
 $("path").addEventListener("change", () => readCells());
 for (const name of ["across", "up"]) {
@@ -408,8 +447,8 @@ $("playing").addEventListener("click", () => clock({ playing: !page.news.playing
 $("again").addEventListener("click", () => clock({ time: 0, playing: true }));
 $("speed").addEventListener("change", () => { clock({ speed: Number($("speed").value) }); $("speed").blur(); });
 $("follow").addEventListener("change", () => clock({ follow: $("follow").checked }));
-$("start").addEventListener("change", async () => {
-  for (const slot of [0, 1]) if (page.shown[slot]) await put(slot, "/api/play", { slot, start: Number($("start").value) });
+$("start").addEventListener("change", () => {
+  for (const slot of [0, 1]) if (page.shown[slot]) put(slot, "/api/play", { slot, start: Number($("start").value) });
 });
 $("time").addEventListener("input", () => { page.dragging = true; clock({ time: Number($("time").value) * page.news.length }); });
 $("time").addEventListener("change", () => { page.dragging = false; });
@@ -423,9 +462,13 @@ document.addEventListener("keydown", (event) => {
   const pen = $("scale").getContext("2d");
   for (let x = 0; x < 256; x++) { pen.fillStyle = colour(x / 255); pen.fillRect(x, 0, 1, 1); }
 }
-begin().catch((problem) => complain(problem.message)).finally(() => {
+begin().catch((problem) => complain("archive", problem.message)).finally(() => {
   const news = new EventSource("/api/news");
-  news.onmessage = (event) => { if (page.gone) { page.gone = false; complain(null); } hear(JSON.parse(event.data)); };
-  news.onerror = () => { page.gone = true; complain("the viewer has ended, or cannot be reached; waiting for it"); };
+  news.onmessage = (event) => {
+    if (page.problems.gone) { page.version = null; complain("asked", null); } // what could not be read is read again
+    complain("gone", null);
+    hear(JSON.parse(event.data));
+  };
+  news.onerror = () => complain("gone", "the viewer has ended, or cannot be reached; waiting for it");
   requestAnimationFrame(tick);
 });

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 import ppga
 from ppga import InputError
+from ppga.bench.physics import through_jax
 from ppga.physics import Array
 from ppga.rollouts import evaluate, explore
 from ppga.tasks import Environment, brax_feet
@@ -266,6 +267,31 @@ def test_gymnasiums_episodes_begin_again_and_copies_are_cut_off() -> None:
     assert not film.terminated.any(), "time limits"
     jumps = np.abs(np.diff(np.asarray(film.observation)[:, :, 0], axis=1)).max(axis=0)
     assert (jumps[[5, 11, 17]] > 0).all()
+
+
+def test_timing_gymnasium_times_steps_and_not_starts() -> None:
+    """Calls go on from each other; each steps every environment as often as it says."""
+    counts = {"reset": 0, "step": 0}
+
+    class Counted(gymnasium.vector.SyncVectorEnv):
+        def reset(self, **options: Any) -> Any:
+            counts["reset"] += 1
+            return super().reset(**options)
+
+        def step(self, actions: Any) -> Any:
+            counts["step"] += 1
+            return super().step(actions)
+
+    def make(n: int) -> Any:
+        return Counted([lambda: gymnasium.make("HalfCheetah-v5")] * n, autoreset_mode=AutoresetMode.DISABLED)
+
+    task = ppga.from_gymnasium(
+        make, lambda seen, *_: np.zeros((len(seen), 1)), name="cheetah", measure_names=["none"]
+    )
+    work = through_jax(task, 2, 3, onwards=True)
+    counts |= {"reset": 0, "step": 0}
+    assert [work(), work()] == [6, 6]
+    assert counts == {"reset": 0, "step": 6}
 
 
 def test_gymnasium_trains_and_goes_on_with_new_episodes(tmp_path: Any) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 import ppga
 from ppga import InputError
+from ppga.adaptation import draw, recover
+from ppga.analysis.corrected import play_all
 from ppga.archives import load_archive
 from ppga.physics import Array
 from ppga.rollouts import Recording, evaluate, record
@@ -343,26 +345,54 @@ def test_ranks_share_their_mean_where_values_are_equal() -> None:
         np.testing.assert_allclose(_ranks(values), rankdata(values))
 
 
-def test_adapting_by_command(tmp_path: Path) -> None:
-    run = tmp_path / "run"
+@pytest.fixture(scope="module")
+def walkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a few elites of walker2d, in episodes of 20 steps."""
+    run = tmp_path_factory.mktemp("walkers") / "run"
     config, budget = ppga.preset("smoke", "walker2d", "map-elites")
     ppga.train("walker2d", config, budget=budget, output=run)
-    done = command(
-        "adapt",
-        str(run),
-        "--damage",
-        "weak:foot_joint:0",
-        "--trials",
-        "2",
-        "--episodes",
-        "2",
-        folder=tmp_path,
-    )
+    return run
+
+
+def test_adapting_by_command(walkers: Path, tmp_path: Path) -> None:
+    words = ["--damage", "weak:foot_joint:0", "--trials", "2", "--episodes", "2", "--sets", "3"]
+    done = command("adapt", str(walkers), *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "mean over 3 sets" in done.stdout
+    assert "chosen gives" in done.stdout
     found = json.loads((tmp_path / "adaptation.json").read_text())
     assert found["damage"] == ["weak:foot_joint:0"]
     assert found["possible"] >= found["adapted"][-1]
+    assert len(found["sets"]) == 3
+    assert found["adapted"][-1] == pytest.approx(np.mean([one["adapted"][-1] for one in found["sets"]]))
+    assert found["trials"] == pytest.approx(np.mean([len(one["cells"]) for one in found["sets"]]))
     assert (tmp_path / "adaptation.png").stat().st_size > 5000
-    bad = command("adapt", str(run), "--damage", "lock:elbow", folder=tmp_path)
+    bad = command("adapt", str(walkers), "--damage", "lock:elbow", folder=tmp_path)
     assert bad.returncode == 2
     assert "Possible: thigh_joint" in bad.stderr
+
+
+def test_sets_of_trials_are_those_of_their_seeds_and_judged_by_other_episodes(walkers: Path) -> None:
+    archive = load_archive(walkers)
+    broken = ppga.damaged(robot("walker2d", episode_length=20), ["friction:0.3"])
+    both = recover(archive, broken, 2, 3, seed=4, sets=2)
+    for number in range(2):
+        played, _ = play_all(archive, broken, 3, 4 + number)
+        alone = ppga.adapt(archive, lambda cell, gave=played[:, 0]: float(gave[archive._row(cell)]), 2)
+        found = both.adaptations[number]
+        np.testing.assert_array_equal(found.cells, alone.cells)
+        np.testing.assert_allclose(found.seen, alone.seen)
+        others = played[:, 1:].mean(axis=1)
+        chosen = [others[archive._row(int(cell))] for cell in alone.chosen]
+        np.testing.assert_allclose(both.adapted[number, : len(chosen)], chosen)
+        np.testing.assert_allclose(both.adapted[number, len(chosen) :], chosen[-1])
+        assert both.champion[number] == pytest.approx(others[archive._row(archive.best())])
+        assert both.possible[number] == pytest.approx(others.max())
+    told = both.to_json()
+    np.testing.assert_allclose(told["adapted"], both.adapted.mean(axis=0))
+    axes = draw(both)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), both.adapted.mean(axis=0))
+    assert len(axes.collections) == 2, "bands of what the sets differ by"
+    once = recover(archive, broken, 1, 1, seed=4)
+    assert once.adapted[0, 0] == once.adaptations[0].seen[0], "there is nothing else to judge it by"
+    assert not draw(once).collections

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.box import SIMPLE
@@ -15,6 +15,9 @@ from tyro.conf import Positional
 
 from ppga import machine
 from ppga.errors import InputError, at_least_one, choose
+
+if TYPE_CHECKING:
+    from ppga.adaptation import Recovery
 
 console = Console()
 BENCHMARKS = ("physics", "vppo", "iteration", "view")
@@ -222,6 +225,7 @@ def adapt(
     damage: tuple[str, ...] = (),
     trials: int = 15,
     episodes: int = 10,
+    sets: int = 1,
     seed: int = 0,
     output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("adaptation.png"),
     task: OwnTask = None,
@@ -237,14 +241,17 @@ def adapt(
         run: a run's folder, an archive's folder, or an archive's file.
         damage: lock:JOINT, weak:JOINT:FACTOR, mass:BODY:FACTOR, friction:FACTOR; several may be given.
         trials: at most; an episode each.
-        episodes: by which all elites are judged on the broken robot, to tell how well it went.
-        seed: of the episodes' starts.
+        episodes: of every elite on the broken robot: the trial, and others to tell how well it went.
+        sets: of trials, each in episodes of its own; all that is shown are means over them.
+        seed: of the episodes' starts in the first set; the next set has the next.
         output: picture of reward over trials; the figures go beside it, as JSON.
         task: where the robot is, FILE.py:CLASS, if it is one of your own.
     """
     at_least_one("--trials", trials)
     at_least_one("--episodes", episodes)
-    _check_seed(seed)
+    at_least_one("--sets", sets)
+    for one in (seed, seed + sets - 1):
+        _check_seed(one)
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"--output must be a picture (.png, .svg or .pdf), got {output}.")
     try:
@@ -268,26 +275,22 @@ def adapt(
         raise InputError(f"{robot.name} is not simulated by MuJoCo here, and cannot be broken.")
     broken = damaged(robot, damage)
     with Progress(console=console) as progress:
-        bar = progress.add_task(f"{len(archive)} elites on the broken robot", total=len(archive))
+        bar = progress.add_task(f"{len(archive)} elites on the broken robot", total=sets * len(archive))
         found = recover(
-            archive, broken, trials, episodes, seed, lambda done, _: progress.update(bar, completed=done)
-        )
-    trial = found.adaptation
-    table = Table(box=SIMPLE, caption=f"rewards: means over {episodes} episodes, but for trials")
-    for heading in ("trial", "cell", "gave", "best so far", "tried at random"):
-        table.add_column(heading, justify="right")
-    for number, cell in enumerate(trial.cells):
-        table.add_row(
-            str(number + 1), str(cell), f"{trial.seen[number]:,.0f}", f"{found.adapted[number]:,.0f}",
-            f"{found.random[number]:,.0f}",
+            archive, broken, trials, episodes, seed, sets,
+            lambda done, _: progress.update(bar, completed=done),
         )  # fmt: skip
-    console.print(table)
+    console.print(_trials(found, episodes))
     if found.fallen:
         console.print(f"[yellow]physics diverged in {found.fallen:.0%} of the episodes[/yellow]")
+    one = found.adaptations[0]
+    after = f"{found.trials[0]} trials, the elite of cell {one.best}" if sets == 1 else (
+        f"{found.trials.mean():.1f} trials (mean over {sets} sets), the chosen elite"
+    )  # fmt: skip
     console.print(
         f"The best elite gave the whole robot {found.whole:,.0f} and gives the broken one "
-        f"{found.champion:,.0f}. After {len(trial.cells)} trials, the elite of cell {trial.best} gives it "
-        f"{found.adapted[-1]:,.0f}; the best there is, {found.possible:,.0f}.",
+        f"{found.champion.mean():,.0f}. After {after} gives it {found.adapted[:, -1].mean():,.0f}; after as "
+        f"many at random, {found.as_many.mean():,.0f}; the best there is, {found.possible.mean():,.0f}.",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     try:
@@ -296,6 +299,23 @@ def adapt(
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write to {output}: {error}.") from None
     console.print(f"{output}", soft_wrap=True)
+
+
+def _trials(found: "Recovery", episodes: int) -> Table:
+    """A row a trial; of several sets of trials, means."""
+    sets = len(found.adaptations)
+    judged = f"means over {episodes - 1} other episodes" if episodes > 1 else "of the trial itself"
+    over = "" if sets == 1 else f"; all means over {sets} sets"
+    table = Table(box=SIMPLE, caption=f"chosen gives, random gives: {judged}{over}")
+    for heading in ("trial", "cell" if sets == 1 else "sets", "gave", "chosen gives", "random gives"):
+        table.add_column(heading, justify="right")
+    for number, gave in enumerate(found.gave):
+        which = found.adaptations[0].cells[number] if sets == 1 else (found.trials > number).sum()
+        table.add_row(
+            str(number + 1), str(which), f"{gave:,.0f}", f"{found.adapted[:, number].mean():,.0f}",
+            f"{found.random[:, number].mean():,.0f}",
+        )  # fmt: skip
+    return table
 
 
 def compare(

@@ -95,7 +95,30 @@ def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
         (SLIDER.replace('("place",)', "()"), "robot.py:Slider", "shape"),
         (SLIDER.replace("usual_length", "archive_shape = (0,); usual_length"), "robot.py:Slider", "shape"),
         (SLIDER.replace("usual_length", "measure_ranges = 0, 1; usual_length"), "robot.py:Slider", "pair"),
-        (SLIDER.replace("return body.qpos\n", "return body.qpos[0]\n"), "robot.py:Slider", r"proxies\(\)"),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos[0] + 0.5\n"), "robot.py:Slider",
+            r"proxies\(\) must return an array of shape \(1,\) for one body, got \(\): 0.5",
+        ),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos[0] + 0.5, 2.0\n"), "robot.py:Slider",
+            r"proxies\(\) must return an array of shape \(1,\) for one body, got tuple: \(0.5, 2.0\)",
+        ),
+        (
+            SLIDER.replace("return jnp.concatenate", "return list"), "robot.py:Slider",
+            r"observe\(\) must return an array of shape \('any number',\) for one body, got list: \[\[0.0\]",
+        ),
+        (
+            SLIDER.replace("return jnp.zeros(1), jnp.zeros(1)", "return jnp.zeros(1)"), "robot.py:Slider",
+            r"initial\(\) must return positions \(1,\) and velocities \(1,\), got \(1,\)",
+        ),
+        (
+            SLIDER.replace("usual_length", "measure_ranges = ((0, float('inf')),); usual_length"),
+            "robot.py:Slider", "finite pair",
+        ),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos + 1.05\n"), "robot.py:Slider",
+            r"'place' is 1.05, which is not within its range \[0, 1\]",
+        ),
         (
             SLIDER.replace("return body.qpos\n", "return body.qpos + 3\n"), "robot.py:Slider",
             r"'place' is 3, which is not within its range \[0, 1\]",
@@ -110,6 +133,21 @@ def test_what_is_wrong_with_a_file_is_told(content: str, word: str, message: str
     with pytest.raises(InputError, match=message):
         find(str(tmp_path / word))
     assert "slider" not in TASKS
+
+
+def test_a_robot_is_text_a_file_beside_the_task_or_a_spec(tmp_path: Path) -> None:
+    """All the same robot, also when made twice."""
+    xml = SLIDER.split("'''")[1]
+    (tmp_path / "robot.xml").write_text(xml)
+    spec = f"mujoco.MjSpec.from_string('''{xml}''')"
+    masses = []
+    for number, mjcf in enumerate((f"'''{xml}'''", "'robot.xml'", "pathlib.Path('robot.xml')", spec)):
+        own = SLIDER.replace(f"'''{xml}'''", mjcf).replace('"slider"', f'"slider{number}"')
+        (tmp_path / f"own{number}.py").write_text(f"import mujoco, pathlib\n{own}")
+        name = find(f"{tmp_path}/own{number}.py:Slider")
+        masses += [robot(name).model.body_mass.tolist() for _ in range(2)]
+    assert masses == [masses[0]] * 8
+    assert masses[0][1] > 0
 
 
 def test_a_function_takes_the_options_it_knows(tmp_path: Path) -> None:
@@ -378,7 +416,8 @@ def test_sets_of_trials_are_those_of_their_seeds_and_judged_by_other_episodes(wa
     both = recover(archive, broken, 2, 3, seed=4, sets=2)
     for number in range(2):
         played, _ = play_all(archive, broken, 3, 4 + number)
-        alone = ppga.adapt(archive, lambda cell, gave=played[:, 0]: float(gave[archive._row(cell)]), 2)
+        gave = dict(zip(archive.elites["index"].tolist(), played[:, 0].tolist(), strict=True))
+        alone = ppga.adapt(archive, gave.__getitem__, 2)
         found = both.adaptations[number]
         np.testing.assert_array_equal(found.cells, alone.cells)
         np.testing.assert_allclose(found.seen, alone.seen)
@@ -391,7 +430,7 @@ def test_sets_of_trials_are_those_of_their_seeds_and_judged_by_other_episodes(wa
     told = both.to_json()
     np.testing.assert_allclose(told["adapted"], both.adapted.mean(axis=0))
     axes = draw(both)
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), both.adapted.mean(axis=0))
+    np.testing.assert_allclose(np.asarray(axes.lines[0].get_ydata(), float), both.adapted.mean(axis=0))
     assert len(axes.collections) == 2, "bands of what the sets differ by"
     once = recover(archive, broken, 1, 1, seed=4)
     assert once.adapted[0, 0] == once.adaptations[0].seen[0], "there is nothing else to judge it by"

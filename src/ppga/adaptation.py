@@ -162,12 +162,8 @@ class Recovery:
     @property
     def gave(self) -> NumpyArray:
         """(t,) what each trial gave, the mean of the sets that got so far."""
-        seen = [[one.seen[t] for one in self.adaptations if t < len(one.seen)] for t in range(self._most)]
-        return np.array([np.mean(values) for values in seen])
-
-    @property
-    def _most(self) -> int:
-        return self.adapted.shape[1]
+        rows = [[*one.seen, *[np.nan] * (self.trials.max() - len(one.seen))] for one in self.adaptations]
+        return np.asarray(np.nanmean(rows, axis=0))
 
     def to_json(self) -> dict[str, Any]:
         """Means over the sets, and the trials of each; everything but the expectations."""
@@ -220,19 +216,26 @@ def recover(
     _check_choice(archive)
     n = len(archive)
     judge = judge_of(archive, broken, episodes)
-    played = np.stack([
-        play_all(archive, broken, episodes, seed + number,
-                 lambda done, of, before=number * n: progress(before + done, of * sets), judge)[0]
-        for number in range(sets)
-    ])  # fmt: skip
+    rewards = []
+    for number in range(sets):
+
+        def told(done: int, of: int, before: int = number * n) -> None:
+            progress(before + done, of * sets)
+
+        rewards.append(play_all(archive, broken, episodes, seed + number, told, judge)[0])
+    played = np.stack(rewards)  # (s, n, episodes)
     finite = np.isfinite(played)
     if not finite.any():
         raise InputError("with this damage, physics diverges whatever the robot does.")
-    played = np.where(finite, played, archive.qd_offset)  # (s, n, episodes)
+    played = np.where(finite, played, archive.qd_offset)
     tried = played[:, :, 0]
     mean = played[:, :, 1:].mean(axis=2) if episodes > 1 else tried
     row = {int(cell): number for number, cell in enumerate(archive.elites["index"])}
-    found = [adapt(archive, lambda cell, gave=gave: float(gave[row[cell]]), trials) for gave in tried]
+
+    def tries(gave: NumpyArray) -> Adaptation:
+        return adapt(archive, lambda cell: float(gave[row[cell]]), trials)
+
+    found = [tries(gave) for gave in tried]
     most = max(len(one.cells) for one in found)
     adapted, at_random = [], []
     for number, one in enumerate(found):
@@ -281,7 +284,9 @@ def draw(recovery: Recovery, title: str = "") -> Axes:
     ):
         axes.axhline(value, color="0.4", linestyle=style, linewidth=1, label=label)
     axes.set_xlabel("trials, an episode each")
-    axes.set_ylabel("reward" if len(recovery.adapted) == 1 else f"reward, {len(recovery.adapted)} sets of trials")
+    axes.set_ylabel(
+        "reward" if len(recovery.adapted) == 1 else f"reward, {len(recovery.adapted)} sets of trials"
+    )
     axes.set_title(title, fontsize="medium")
     axes.legend(fontsize="small")
     return axes

@@ -283,8 +283,8 @@ def adapt(
     console.print(_trials(found, episodes))
     if found.fallen:
         console.print(f"[yellow]physics diverged in {found.fallen:.0%} of the episodes[/yellow]")
-    one = found.adaptations[0]
-    after = f"{found.trials[0]} trials, the elite of cell {one.best}" if sets == 1 else (
+    first = found.adaptations[0]
+    after = f"{found.trials[0]} trials, the elite of cell {first.best}" if sets == 1 else (
         f"{found.trials.mean():.1f} trials (mean over {sets} sets), the chosen elite"
     )  # fmt: skip
     console.print(

@@ -133,7 +133,8 @@ def through_jax(task: Environment, n: int, steps: int, onwards: bool = False) ->
 
     def work() -> int:
         nonlocal state
-        after = jax.block_until_ready(scan(state))
+        after: TaskState = scan(state)
+        after.observation.block_until_ready()
         if onwards:
             state = after
         return n * steps

@@ -16,7 +16,9 @@ import ppga
 from ppga import InputError
 from ppga.adaptation import draw, recover
 from ppga.analysis.corrected import play_all
+from ppga.analysis.proxies import _correlation, _rank_correlation, _ranks
 from ppga.archives import load_archive
+from ppga.cli import main
 from ppga.physics import Array
 from ppga.rollouts import Recording, evaluate, record
 from ppga.tasks import TASKS, find, is_known, make_task, names, robot, sample
@@ -61,10 +63,29 @@ def _forget() -> Any:
     sample.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def walkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a few elites of walker2d, in episodes of 20 steps."""
+    run = tmp_path_factory.mktemp("walkers") / "run"
+    config, budget = ppga.preset("smoke", "walker2d", "map-elites")
+    ppga.train("walker2d", config, budget=budget, output=run)
+    return run
+
+
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ppga", *words], cwd=folder, capture_output=True, text=True, check=False
     )
+
+
+def here(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of a command in this process, which has imported everything already."""
+    monkeypatch.setattr(sys, "argv", ["ppga", *words])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
 def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
@@ -182,6 +203,87 @@ def test_an_installed_package_brings_tasks(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(InputError, match="other calls itself 'slider'"):
         make_task("other")
     assert {"slider", "bad", "other", "ant"} <= set(names())
+
+
+def test_the_list_of_tasks_survives_a_broken_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ppga.tasks]\nbroken = no_such_module:Robot\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert here(monkeypatch, "tasks") == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert "installed task broken cannot be loaded" in rows["broken"]
+    assert rows["ant"].split()[1:3] == ["27", "8"]
+    assert rows["point-maze"]
+
+
+def test_in_python_a_file_is_named_as_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "slider.py").write_text(
+        SLIDER.replace("usual_length", "worst_idle_reward = -2.0; usual_length")
+    )
+    word = f"{tmp_path / 'slider.py'}:Slider"
+    config, _ = ppga.preset("laptop", word)
+    assert config.archive.threshold_min == -40.0, "its own, not that of the robots we know"
+    TASKS.pop("slider")
+    config, budget = ppga.preset("smoke", word, "map-elites")
+    ppga.train(word, config, budget=budget, output=tmp_path / "run")
+    TASKS.pop("slider")
+    outcome = ppga.resume(tmp_path / "run", task=word, budget=ppga.Budget(iterations=3))
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 3
+    with pytest.raises(InputError, match="slider"):
+        ppga.resume(tmp_path / "run", task="hopper", budget=ppga.Budget(iterations=4))
+
+
+@pytest.mark.parametrize("order", ["after", "before", "joined"])
+def test_no_option_takes_the_task_for_its_own(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slider.py").write_text(SLIDER)
+    monkeypatch.chdir(tmp_path)
+    task = ["--task", "slider.py:Slider"] if order != "joined" else ["--task=slider.py:Slider"]
+    sizes = ["--network.actor", "16", "12"]
+    words = [*task, *sizes] if order == "before" else [*sizes, *task]
+    assert here(monkeypatch, "train", *words, "--preset", "smoke", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "ppga on slider" in told
+    assert "(16, 12)" in told
+
+
+def test_a_task_is_given_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(monkeypatch, "train", "--minutes", "1", "--task") == 2
+    assert "--task takes one task, got none" in capsys.readouterr().err
+    assert here(monkeypatch, "train", "--task", "ant", "--task=hopper") == 2
+    assert "got ant, hopper" in capsys.readouterr().err
+    assert here(monkeypatch, "train", "--help") == 0
+    assert "--task FILE.py:CLASS" in " ".join(capsys.readouterr().out.replace("\u2502", "").split())
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "adapt", "view"])
+def test_another_task_than_the_archives_is_refused(
+    verb: str, walkers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert here(monkeypatch, verb, str(walkers), "--task", ARM) == 2
+    assert "is 'arm', and the archive is of 'walker2d'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", [ARM, f"{EXAMPLES / 'quadruped.py'}:Quadruped"])
+def test_the_examples_train(word: str) -> None:
+    config, budget = ppga.preset("smoke", word)
+    outcome = ppga.train(word, config, budget=budget)
+    archive = outcome.archive
+    assert archive.description["task"]["name"] in word
+    assert len(archive) >= 1
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 2
+    low, high = np.array(archive.ranges).T
+    measures = archive.elites["measures"]
+    assert ((measures >= low) & (measures <= high)).all(), "its measures are what its ranges expect"
+    assert np.ptp(measures, axis=0).max() > 0 or len(archive) == 1
 
 
 def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
@@ -370,26 +472,34 @@ def test_proxies_are_held_against_what_they_stand_for() -> None:
     assert "hardly go together" in wrong.problems()[0]
     constant = ppga.check_proxies(task, lambda seen: np.ones(len(seen.reward)), policies=8)
     assert "always measure 1" in constant.problems()[0]
+    with pytest.raises(InputError, match="is not a finite number of 1 of 8 episodes"):
+        ppga.check_proxies(task, lambda seen: np.where(np.arange(len(seen.reward)) == 3, np.nan, 1.0), 8)
     assert own.plot().get_xlabel() == "mean of the proxy"
+
+
+def test_a_proxy_that_only_rounding_moves_is_still(tmp_path: Path) -> None:
+    """A third in every step, summed over episodes of all lengths and divided again."""
+    content = SLIDER.replace("return body.qpos\n", "return 0 * body.qpos + 1 / 3\n")
+    content = content.replace("jnp.zeros(1), jnp.zeros(1)", "jnp.zeros(1), jax.random.normal(key, (1,))")
+    content += "\n    def terminated(self, body):\n        return jnp.abs(body.qpos[0]) > 0.03\n"
+    (tmp_path / "slider.py").write_text("import jax\n" + content)
+    task = make_task(find(f"{tmp_path / 'slider.py'}:Slider"))
+    found = ppga.check_proxies(task, lambda seen: np.asarray(seen.alive).mean(axis=1), policies=16)
+    assert np.ptp(found.measures) > 0.1
+    assert "the proxy is always 0.333333: nothing to climb" in found.problems()[0]
+    assert np.isnan(found.correlation).all()
+    assert np.isnan(found.rank_correlation).all()
+    noise = np.float32(1 / 3) + np.array([0, 1, 2, 3]) * 2e-8
+    assert np.isnan(_correlation(noise, np.arange(4.0)))
+    assert np.isnan(_rank_correlation(noise, np.arange(4.0)))
 
 
 def test_ranks_share_their_mean_where_values_are_equal() -> None:
     from scipy.stats import rankdata
 
-    from ppga.analysis.proxies import _ranks
-
     for seed in range(5):
         values = np.random.default_rng(seed).integers(0, 6, 30).astype(float)
         np.testing.assert_allclose(_ranks(values), rankdata(values))
-
-
-@pytest.fixture(scope="module")
-def walkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a few elites of walker2d, in episodes of 20 steps."""
-    run = tmp_path_factory.mktemp("walkers") / "run"
-    config, budget = ppga.preset("smoke", "walker2d", "map-elites")
-    ppga.train("walker2d", config, budget=budget, output=run)
-    return run
 
 
 def test_adapting_by_command(walkers: Path, tmp_path: Path) -> None:

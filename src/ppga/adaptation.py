@@ -283,6 +283,7 @@ def draw(recovery: Recovery, title: str = "") -> Axes:
         (float(recovery.champion.mean()), ":", "the best elite, broken robot"),
     ):
         axes.axhline(value, color="0.4", linestyle=style, linewidth=1, label=label)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("trials, an episode each")
     axes.set_ylabel(
         "reward" if len(recovery.adapted) == 1 else f"reward, {len(recovery.adapted)} sets of trials"

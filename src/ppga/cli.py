@@ -26,12 +26,20 @@ BENCHMARKS = ("physics", "vppo", "iteration", "view")
 OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
 
 
-def _know(task: str | None) -> None:
-    """Make a task of the user's own known; its file is run for no other reason than being named."""
-    if task is not None:
-        from ppga.tasks import find
+def _know(task: str | None, theirs: str | None = None) -> None:
+    """Make a task of the user's own known; its file is run for no other reason than being named.
 
-        find(task)
+    Args:
+        task: FILE.py:CLASS, or a name.
+        theirs: name of the task that it has to be, if that is known.
+    """
+    if task is None:
+        return
+    from ppga.tasks import find
+
+    name = find(task)
+    if theirs is not None and name != theirs:
+        raise InputError(f"--task {task} is {name!r}, and the archive is of {theirs!r}.")
 
 
 def _check_seed(seed: int) -> None:
@@ -42,6 +50,8 @@ def _check_seed(seed: int) -> None:
 def tasks() -> None:
     """List the tasks with their sizes."""
     machine.check_devices()
+    from rich.text import Text
+
     from ppga.tasks import make_task, names
 
     table = Table(
@@ -51,7 +61,11 @@ def tasks() -> None:
     for heading in ("task", "sees", "acts", "archive", "QD offset", "step", "measures"):
         table.add_column(heading, justify="left" if heading in ("task", "measures") else "right")
     for name in names():
-        task = make_task(name)
+        try:
+            task = make_task(name)
+        except InputError as error:  # of a package; the others are listed all the same
+            table.add_row(name, *[""] * 5, Text(str(error)))
+            continue
         table.add_row(
             name,
             str(task.observation_size),
@@ -110,7 +124,6 @@ def evaluate(
     at_least_one("--episodes", episodes)
     _check_seed(seed)
     machine.check_devices()
-    _know(task)
     from rich.progress import Progress
 
     from ppga.analysis import corrected
@@ -118,6 +131,7 @@ def evaluate(
 
     file = find_archive(run)
     archive = load_archive(file, mapped=True)
+    _know(task, archive.description["task"]["name"])
     with Progress(console=console) as progress:
         bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
         evaluation = corrected.evaluate(
@@ -259,7 +273,6 @@ def adapt(
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
     machine.check_devices()
-    _know(task)
     from rich.progress import Progress
 
     from ppga.adaptation import draw, recover
@@ -270,6 +283,7 @@ def adapt(
     from ppga.tasks import Task, damaged
 
     archive = load_archive(run, mapped=True)
+    _know(task, archive.description["task"]["name"])
     robot = task_of(archive)
     if not isinstance(robot, Task):
         raise InputError(f"{robot.name} is not simulated by MuJoCo here, and cannot be broken.")
@@ -468,7 +482,7 @@ def view(
     except KeyboardInterrupt:
         sys.exit(130)
     machine.check_devices()
-    _know(task)
+    _know(task, Source(run).task())
     from ppga.viewer.server import PageServer
 
     server = PageServer(run, host, port)
@@ -591,15 +605,32 @@ def _train(words: list[str]) -> Callable[..., None]:
     return train
 
 
+def _task_first(words: list[str]) -> list[str]:
+    """The same words; what `train` is given by --task comes first, where no option takes it for its own."""
+    if words[:1] != ["train"]:
+        return words
+    given = []
+    left = iter(words[1:])
+    rest = []
+    for word in left:
+        if word == "--task":
+            given.append(next(left, ""))
+        elif word.startswith("--task="):
+            given.append(word.removeprefix("--task="))
+        else:
+            rest.append(word)
+    if "" in given or len(given) > 1:
+        raise InputError(f"--task takes one task, got {', '.join(filter(None, given)) or 'none'}.")
+    return ["train", *given, *rest]
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends in one plain message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
-    words = sys.argv[1:]
-    if words[:1] == ["train"]:  # the task may be given by name as elsewhere
-        words = [word.removeprefix("--task=") for word in words if word != "--task"]
     try:
+        words = _task_first(sys.argv[1:])
         tyro.extras.subcommand_cli_from_dict(
             {
                 "report": report,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from ppga.analysis.corrected import judge_of, play_all
 from ppga.archives import Archive, maps
@@ -283,7 +284,7 @@ def draw(recovery: Recovery, title: str = "") -> Axes:
         (float(recovery.champion.mean()), ":", "the best elite, broken robot"),
     ):
         axes.axhline(value, color="0.4", linestyle=style, linewidth=1, label=label)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("trials, an episode each")
     axes.set_ylabel(
         "reward" if len(recovery.adapted) == 1 else f"reward, {len(recovery.adapted)} sets of trials"

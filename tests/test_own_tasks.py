@@ -118,15 +118,15 @@ def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
         (SLIDER.replace("usual_length", "measure_ranges = 0, 1; usual_length"), "robot.py:Slider", "pair"),
         (
             SLIDER.replace("return body.qpos\n", "return body.qpos[0] + 0.5\n"), "robot.py:Slider",
-            r"proxies\(\) must return an array of shape \(1,\) for one body, got \(\): 0.5",
+            r"proxies\(\) must return shape \(1,\) for one body, got \(\): 0.5",
         ),
         (
             SLIDER.replace("return body.qpos\n", "return body.qpos[0] + 0.5, 2.0\n"), "robot.py:Slider",
-            r"proxies\(\) must return an array of shape \(1,\) for one body, got tuple: \(0.5, 2.0\)",
+            r"proxies\(\) must return shape \(1,\) for one body, got tuple: \(0.5, 2.0\)",
         ),
         (
             SLIDER.replace("return jnp.concatenate", "return list"), "robot.py:Slider",
-            r"observe\(\) must return an array of shape \('any number',\) for one body, got list: \[\[0.0\]",
+            r"observe\(\) must return shape \('any number',\) for one body, got list: \[\[0.0\]",
         ),
         (
             SLIDER.replace("return jnp.zeros(1), jnp.zeros(1)", "return jnp.zeros(1)"), "robot.py:Slider",

@@ -116,8 +116,7 @@ class Task(Environment):
             if got != shape:
                 values = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), function(body))
                 raise InputError(
-                    f"{self.name}: {name}() must return an array of shape {shape} for one body, got {got}: "
-                    f"{values}."
+                    f"{self.name}: {name}() must return shape {shape} for one body, got {got}: {values}."
                 )
         self._check_start(body)
         return int(jax.eval_shape(lambda key: self.reset(key, 1), key).observation.shape[1])

@@ -5,8 +5,10 @@ import warnings
 import numpy as np
 import pytest
 
+import ppga
 from ppga import InputError
 from ppga.archives import Archive
+from ppga.runs.loop import check_start, make_algorithm, to_archive
 from test_export import archive
 
 
@@ -34,6 +36,30 @@ def test_by_way_of_pyribs() -> None:
     assert again.elites["objective"].tolist() == [0.0, 7.0, 2.0]
 
 
+def test_a_pyribs_archive_without_elites_is_told() -> None:
+    made = placed()
+    empty = made.to_ribs()
+    empty.clear()
+    with pytest.raises(InputError, match="the other archive is empty"):
+        made.from_ribs(empty)
+
+
+def test_what_learning_goes_on_from_survives_pyribs_but_no_data_frame() -> None:
+    """A matrix an elite has no columns: pyribs refuses to make them, and ours leaves it out."""
+    algorithm = make_algorithm("hopper", ppga.preset("smoke", "hopper")[0])
+    shapes = {"solution": (algorithm.problem.solution_size,), **algorithm.problem.fields}
+    rows = {name: np.ones((1, *shape), np.float32) for name, shape in shapes.items()}
+    rows |= {"objective": np.ones(1, np.float32), "measures": np.full((1, 1), 0.55, np.float32)}
+    made = Archive(to_archive(algorithm).description, {"index": np.array([5]), **rows})
+    ribs = made.to_ribs()
+    assert made.elites["returns_covariance"].ndim == 3
+    with pytest.raises(ValueError, match="returns_covariance"):
+        ribs.data(return_type="pandas")
+    check_start(made.from_ribs(ribs), algorithm)
+    with pytest.raises(InputError, match="returns_covariance is missing"):
+        check_start(made.from_pandas(made.to_pandas(whole=True)), algorithm)
+
+
 def test_by_way_of_a_data_frame() -> None:
     made = placed()
     frame = made.to_pandas(whole=True)
@@ -56,7 +82,7 @@ def test_elites_that_do_not_fit_are_refused() -> None:
         ("measures", rows["measures"][:2], "measures: expected numbers"),
         ("measures", np.full((3, 2), np.nan), "measures has values that are not finite"),
         ("log_std", np.full((3, 3), "a"), "log_std: expected numbers"),
-        ("objective", rows["objective"][:0], "expected numbers"),
+        ("objective", rows["objective"][:0], "the other archive is empty"),
     ):
         with pytest.raises(InputError, match=message):
             made.filled(rows | {name: values})

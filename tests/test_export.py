@@ -81,6 +81,19 @@ def test_files_act_as_the_policy_does(activation: str, head: str, tmp_path: Path
     np.testing.assert_allclose(found[1], control, atol=1e-5)
 
 
+@pytest.mark.parametrize("task", [{}, {"control_dt": None}])
+def test_a_time_that_nobody_knows_is_not_written(task: dict[str, Any], tmp_path: Path) -> None:
+    made = archive()
+    known = {"name": "mine", "control_range": RANGE, **task}
+    made = Archive(made.description | {"task": known}, made.elites)
+    (file,) = export.export(made, [3], tmp_path, "onnx")
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    assert set(session.get_modelmeta().custom_metadata_map) == {"task", "cell", "objective", "measures"}
+    (file,) = export.export(made, [3], tmp_path, "npz")
+    with np.load(file) as content:
+        assert np.isnan(content["control_dt"])
+
+
 @pytest.mark.parametrize("form", export.FORMATS)
 def test_a_file_that_would_act_otherwise_is_not_written(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 import ppga
 from ppga import InputError
+from ppga.bench.physics import through_jax
 from ppga.physics import Array
 from ppga.rollouts import evaluate, explore
 from ppga.tasks import Environment, brax_feet
@@ -87,16 +88,19 @@ def test_brax_trains_and_its_worlds_can_be_written_down(tmp_path: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_papers_measures_on_its_own_simulator() -> None:
+@pytest.mark.parametrize(
+    ("name", "links"), [("walker2d", ["foot", "foot_left"]), ("ant", [2, 4, 6, 8])]
+)  # fmt: skip
+def test_the_papers_measures_on_its_simulators_family(name: str, links: list[str | int]) -> None:
     """Which foot touches, against MuJoCo's contacts of the same model in the same pose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        env = brax().get_environment("walker2d", backend="spring")
-        with pytest.raises(InputError, match="unknown link 'hand'"):
-            brax_feet(env, ["hand"])
-        measure = brax_feet(env, ["foot", "foot_left"])
+        env = brax().get_environment(name, backend="spring")
+        measure = brax_feet(env, links)
         draws = np.random.default_rng(0)
         poses = np.asarray(env.sys.init_q) + draws.uniform(-0.4, 0.4, (80, env.sys.q_size()))
+        if name == "ant":
+            poses[:, 3:7] /= np.linalg.norm(poses[:, 3:7], axis=1, keepdims=True)
 
         def touches(pose: Array) -> Array:
             state = env.pipeline_init(pose, jnp.zeros(env.sys.qd_size()))
@@ -105,17 +109,32 @@ def test_the_papers_measures_on_its_own_simulator() -> None:
         touching = jax.jit(jax.vmap(touches))(jnp.asarray(poses))
     model = env.sys.mj_model
     data = mujoco.MjData(model)
-    owner = [model.body(int(number)).name for number in model.geom_bodyid]
-    feet = [{number for number, name in enumerate(owner) if name == foot} for foot in ("foot", "foot_left")]
+    numbers = [env.sys.link_names.index(link) if isinstance(link, str) else link for link in links]
+    feet = [set(np.flatnonzero(model.geom_bodyid == 1 + number).tolist()) for number in numbers]
     wanted = []
     for pose in poses:
         data.qpos = pose
         mujoco.mj_forward(model, data)
         touched = {int(geom) for contact in data.contact if contact.dist <= 0 for geom in contact.geom}
         wanted.append([bool(touched & geoms) for geoms in feet])
-    agree = np.mean(np.asarray(touching) == np.array(wanted))
-    assert agree > 0.98
-    assert 0 < np.mean(wanted) < 1
+    agree = np.mean(np.asarray(touching) == np.array(wanted), axis=0)
+    assert (agree > 0.96).all()
+    shares = np.mean(wanted, axis=0)
+    assert ((shares > 0) & (shares < 1)).all()
+
+
+def test_feet_are_told_apart() -> None:
+    """Brax' ant has four links without a name."""
+    env: Any = SimpleNamespace(sys=SimpleNamespace(link_names=["torso", "aux_1", "", "aux_2", ""]))
+    for link, message in (
+        ("hand", "unknown link 'hand'.*0 'torso', 1 'aux_1', 2 ''"),
+        ("", "there is more than one link ''.*2 '', 3 'aux_2', 4 ''"),
+        (5, "unknown link 5"),
+        (-1, "unknown link -1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            brax_feet(env, ["torso", link])
+    assert callable(brax_feet(env, ["aux_1", 2, 4]))
 
 
 def test_playground_goes_on_as_in_its_own_loop() -> None:
@@ -169,6 +188,21 @@ class CounterState:
     info: dict[str, Array]
 
 
+@jax.tree_util.register_dataclass
+@dataclass
+class BareState:
+    """Without a word about time limits, or about anything."""
+
+    obs: Array
+    reward: Array
+    done: Array
+
+
+class BareCounter(Counter):
+    def _state(self, count: Array) -> Any:
+        return BareState(count, count[0], (count[0] >= 4).astype(jnp.float32))
+
+
 @pytest.mark.parametrize("limit", [False, True])
 def test_an_end_is_a_time_limit_only_if_it_says_so(limit: bool) -> None:
     task = ppga.from_brax(
@@ -180,6 +214,54 @@ def test_an_end_is_a_time_limit_only_if_it_says_so(limit: bool) -> None:
     assert state.steps.tolist() == [4, 4]
     assert state.truncated.tolist() == [limit] * 2
     assert state.terminated.tolist() == [not limit] * 2
+
+
+def test_without_any_information_every_end_is_for_good() -> None:
+    task = ppga.from_brax(
+        BareCounter(False), lambda state: state.obs / 10, name="counter", measure_names=["count"]
+    )
+    state = task.reset(jax.random.key(0), 1)
+    for _ in range(6):
+        state = task.step(state, jnp.zeros((1, 1)))
+    assert (state.steps.tolist(), state.terminated.tolist(), state.truncated.tolist()) == (
+        [4],
+        [True],
+        [False],
+    )
+
+
+@pytest.mark.parametrize("kind", [list, tuple, jnp.array])
+def test_measures_in_a_list_are_those_of_their_environment(kind: Any) -> None:
+    """As many environments as measures: arrays the wrong way round would have the right shape."""
+    task = ppga.from_brax(
+        Counter(False), lambda state: kind([state.obs[0] / 10, 0.5]), name="counter", measure_names=["a", "b"]
+    )
+    state = task.reset(jax.random.key(0), 2)
+    state = replace(state, bodies=replace(state.bodies, obs=jnp.array([[0.0], [2.0]])))
+    after = task.step(state, jnp.zeros((2, 1)))
+    np.testing.assert_allclose(after.proxies, [[0.1, 0.5], [0.3, 0.5]], rtol=1e-6)
+
+
+def test_of_several_observations_one_is_seen() -> None:
+    """Brax' environment for tests, with observations as MuJoCo Playground's robots have them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = brax().get_environment("fast", asymmetric_obs=True, obs_mode="dict_state")
+
+    def made(**options: Any) -> Environment:
+        return ppga.from_brax(
+            env, lambda state: state.reward[None] * 0, name="fast", measure_names=["nothing"], **options
+        )
+
+    task = made(episode_length=4)
+    assert task.observation_size == 2
+    assert made(observation="privileged_state").observation_size == 4
+    with pytest.raises(InputError, match=r"unknown observation 'pixels'.*Possible: .*state"):
+        made(observation="pixels")
+    state = task.step(task.reset(jax.random.key(0), 3), jnp.ones((3, 1)))
+    np.testing.assert_allclose(state.observation, [[0.02 * 0.02, 0.02]] * 3, rtol=1e-5)
+    state = task.restart(replace(state, terminated=jnp.array([True, False, True])), jax.random.key(1))
+    np.testing.assert_allclose(state.observation[:, 1], [0.0, 0.02, 0.0], rtol=1e-5)
 
 
 def test_measures_may_be_made_of_sums() -> None:
@@ -195,8 +277,12 @@ def test_what_brings_bad_measures_is_told_with_the_values() -> None:
     def made(measure: Any, **options: Any) -> Environment:
         return ppga.from_brax(Counter(False), measure, name="counter", measure_names=["count"], **options)
 
-    with pytest.raises(InputError, match=r"shape \(1,\) for count of each environment, got \(1, 2\)"):
+    with pytest.raises(
+        InputError, match=r"\(1,\) for count of each environment, got \(1, 2\) for 1: \[\[0.0, 0.0\]\]"
+    ):
         made(lambda state: jnp.zeros(2))  # noqa: ARG005
+    with pytest.raises(InputError, match="finite pair"):
+        made(lambda state: state.obs, measure_ranges=[(0.0, np.inf)])
     with pytest.raises(InputError, match=r"'count' is 2, which is not within its range \[0, 1\]"):
         made(lambda state: state.obs + 2)
     with pytest.raises(InputError, match="'count' is nan"):
@@ -268,6 +354,31 @@ def test_gymnasiums_episodes_begin_again_and_copies_are_cut_off() -> None:
     assert (jumps[[5, 11, 17]] > 0).all()
 
 
+def test_timing_gymnasium_times_steps_and_not_starts() -> None:
+    """Calls go on from each other; each steps every environment as often as it says."""
+    counts = {"reset": 0, "step": 0}
+
+    class Counted(gymnasium.vector.SyncVectorEnv):
+        def reset(self, **options: Any) -> Any:
+            counts["reset"] += 1
+            return super().reset(**options)
+
+        def step(self, actions: Any) -> Any:
+            counts["step"] += 1
+            return super().step(actions)
+
+    def make(n: int) -> Any:
+        return Counted([lambda: gymnasium.make("HalfCheetah-v5")] * n, autoreset_mode=AutoresetMode.DISABLED)
+
+    task = ppga.from_gymnasium(
+        make, lambda seen, *_: np.zeros((len(seen), 1)), name="cheetah", measure_names=["none"]
+    )
+    work = through_jax(task, 2, 3, onwards=True)
+    counts |= {"reset": 0, "step": 0}
+    assert [work(), work()] == [6, 6]
+    assert counts == {"reset": 0, "step": 6}
+
+
 def test_gymnasium_trains_and_goes_on_with_new_episodes(tmp_path: Any) -> None:
     task = gym()
     config, _ = ppga.preset("smoke", task)
@@ -287,11 +398,17 @@ def test_what_gymnasium_cannot_be_asked_for_is_told() -> None:
         ppga.from_gymnasium(
             lambda n: gymnasium.make_vec("InvertedPendulum-v5", n), upright, name="p", measure_names=["x"]
         )
-    with pytest.raises(InputError, match=r"shape \(2,\) for a, b of each environment, got \(2, 1\)"):
+    with pytest.raises(
+        InputError, match=r"shape \(2,\) for a, b of each environment, got \(2, 1\) for 2: \[\["
+    ):
         ppga.from_gymnasium("InvertedPendulum-v5", upright, measure_names=["a", "b"])
     with pytest.raises(InputError, match=r"got \(1, 1\) for 2"):
         ppga.from_gymnasium("InvertedPendulum-v5", lambda seen, *_: seen[:1, :1], measure_names=["a"])
-    with pytest.raises(InputError, match="measure_ranges must be a pair"):
+    with pytest.raises(InputError, match="'a' is 7"):  # in the second environment only
+        ppga.from_gymnasium(
+            "InvertedPendulum-v5", lambda seen, *_: np.array([[0.5], [7.0]])[: len(seen)], measure_names=["a"]
+        )
+    with pytest.raises(InputError, match="measure_ranges must be a finite pair"):
         gym(measure_ranges=(0, 1))
     with pytest.raises(InputError, match="what is the task called"):
         ppga.from_gymnasium(lambda n: n, upright, measure_names=["x"])

@@ -14,7 +14,11 @@ import pytest
 
 import ppga
 from ppga import InputError
+from ppga.adaptation import draw, recover
+from ppga.analysis.corrected import play_all
+from ppga.analysis.proxies import _correlation, _rank_correlation, _ranks
 from ppga.archives import load_archive
+from ppga.cli import main
 from ppga.physics import Array
 from ppga.rollouts import Recording, evaluate, record
 from ppga.tasks import TASKS, find, is_known, make_task, names, robot, sample
@@ -59,10 +63,29 @@ def _forget() -> Any:
     sample.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def walkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a few elites of walker2d, in episodes of 20 steps."""
+    run = tmp_path_factory.mktemp("walkers") / "run"
+    config, budget = ppga.preset("smoke", "walker2d", "map-elites")
+    ppga.train("walker2d", config, budget=budget, output=run)
+    return run
+
+
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ppga", *words], cwd=folder, capture_output=True, text=True, check=False
     )
+
+
+def here(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of a command in this process, which has imported everything already."""
+    monkeypatch.setattr(sys, "argv", ["ppga", *words])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
 def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
@@ -93,7 +116,30 @@ def test_a_task_in_a_file_is_known_once_it_is_named(tmp_path: Path) -> None:
         (SLIDER.replace('("place",)', "()"), "robot.py:Slider", "shape"),
         (SLIDER.replace("usual_length", "archive_shape = (0,); usual_length"), "robot.py:Slider", "shape"),
         (SLIDER.replace("usual_length", "measure_ranges = 0, 1; usual_length"), "robot.py:Slider", "pair"),
-        (SLIDER.replace("return body.qpos\n", "return body.qpos[0]\n"), "robot.py:Slider", r"proxies\(\)"),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos[0] + 0.5\n"), "robot.py:Slider",
+            r"proxies\(\) must return shape \(1,\) for one body, got \(\): 0.5",
+        ),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos[0] + 0.5, 2.0\n"), "robot.py:Slider",
+            r"proxies\(\) must return shape \(1,\) for one body, got tuple: \(0.5, 2.0\)",
+        ),
+        (
+            SLIDER.replace("return jnp.concatenate", "return list"), "robot.py:Slider",
+            r"observe\(\) must return shape \('any number',\) for one body, got list: \[\[0.0\]",
+        ),
+        (
+            SLIDER.replace("return jnp.zeros(1), jnp.zeros(1)", "return jnp.zeros(1)"), "robot.py:Slider",
+            r"initial\(\) must return positions \(1,\) and velocities \(1,\), got \(1,\)",
+        ),
+        (
+            SLIDER.replace("usual_length", "measure_ranges = ((0, float('inf')),); usual_length"),
+            "robot.py:Slider", "finite pair",
+        ),
+        (
+            SLIDER.replace("return body.qpos\n", "return body.qpos + 1.05\n"), "robot.py:Slider",
+            r"'place' is 1.05, which is not within its range \[0, 1\]",
+        ),
         (
             SLIDER.replace("return body.qpos\n", "return body.qpos + 3\n"), "robot.py:Slider",
             r"'place' is 3, which is not within its range \[0, 1\]",
@@ -108,6 +154,21 @@ def test_what_is_wrong_with_a_file_is_told(content: str, word: str, message: str
     with pytest.raises(InputError, match=message):
         find(str(tmp_path / word))
     assert "slider" not in TASKS
+
+
+def test_a_robot_is_text_a_file_beside_the_task_or_a_spec(tmp_path: Path) -> None:
+    """All the same robot, also when made twice."""
+    xml = SLIDER.split("'''")[1]
+    (tmp_path / "robot.xml").write_text(xml)
+    spec = f"mujoco.MjSpec.from_string('''{xml}''')"
+    masses = []
+    for number, mjcf in enumerate((f"'''{xml}'''", "'robot.xml'", "pathlib.Path('robot.xml')", spec)):
+        own = SLIDER.replace(f"'''{xml}'''", mjcf).replace('"slider"', f'"slider{number}"')
+        (tmp_path / f"own{number}.py").write_text(f"import mujoco, pathlib\n{own}")
+        name = find(f"{tmp_path}/own{number}.py:Slider")
+        masses += [robot(name).model.body_mass.tolist() for _ in range(2)]
+    assert masses == [masses[0]] * 8
+    assert masses[0][1] > 0
 
 
 def test_a_function_takes_the_options_it_knows(tmp_path: Path) -> None:
@@ -142,6 +203,87 @@ def test_an_installed_package_brings_tasks(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(InputError, match="other calls itself 'slider'"):
         make_task("other")
     assert {"slider", "bad", "other", "ant"} <= set(names())
+
+
+def test_the_list_of_tasks_survives_a_broken_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ppga.tasks]\nbroken = no_such_module:Robot\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert here(monkeypatch, "tasks") == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert "installed task broken cannot be loaded" in rows["broken"]
+    assert rows["ant"].split()[1:3] == ["27", "8"]
+    assert rows["point-maze"]
+
+
+def test_in_python_a_file_is_named_as_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "slider.py").write_text(
+        SLIDER.replace("usual_length", "worst_idle_reward = -2.0; usual_length")
+    )
+    word = f"{tmp_path / 'slider.py'}:Slider"
+    config, _ = ppga.preset("laptop", word)
+    assert config.archive.threshold_min == -40.0, "its own, not that of the robots we know"
+    TASKS.pop("slider")
+    config, budget = ppga.preset("smoke", word, "map-elites")
+    ppga.train(word, config, budget=budget, output=tmp_path / "run")
+    TASKS.pop("slider")
+    outcome = ppga.resume(tmp_path / "run", task=word, budget=ppga.Budget(iterations=3))
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 3
+    with pytest.raises(InputError, match="slider"):
+        ppga.resume(tmp_path / "run", task="hopper", budget=ppga.Budget(iterations=4))
+
+
+@pytest.mark.parametrize("order", ["after", "before", "joined"])
+def test_no_option_takes_the_task_for_its_own(
+    order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slider.py").write_text(SLIDER)
+    monkeypatch.chdir(tmp_path)
+    task = ["--task", "slider.py:Slider"] if order != "joined" else ["--task=slider.py:Slider"]
+    sizes = ["--network.actor", "16", "12"]
+    words = [*task, *sizes] if order == "before" else [*sizes, *task]
+    assert here(monkeypatch, "train", *words, "--preset", "smoke", "--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "ppga on slider" in told
+    assert "(16, 12)" in told
+
+
+def test_a_task_is_given_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert here(monkeypatch, "train", "--minutes", "1", "--task") == 2
+    assert "--task takes one task, got none" in capsys.readouterr().err
+    assert here(monkeypatch, "train", "--task", "ant", "--task=hopper") == 2
+    assert "got ant, hopper" in capsys.readouterr().err
+    assert here(monkeypatch, "train", "--help") == 0
+    assert "--task FILE.py:CLASS" in " ".join(capsys.readouterr().out.replace("\u2502", "").split())
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "adapt", "view"])
+def test_another_task_than_the_archives_is_refused(
+    verb: str, walkers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert here(monkeypatch, verb, str(walkers), "--task", ARM) == 2
+    assert "is 'arm', and the archive is of 'walker2d'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", [ARM, f"{EXAMPLES / 'quadruped.py'}:Quadruped"])
+def test_the_examples_train(word: str) -> None:
+    config, budget = ppga.preset("smoke", word)
+    outcome = ppga.train(word, config, budget=budget)
+    archive = outcome.archive
+    assert archive.description["task"]["name"] in word
+    assert len(archive) >= 1
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 2
+    low, high = np.array(archive.ranges).T
+    measures = archive.elites["measures"]
+    assert ((measures >= low) & (measures <= high)).all(), "its measures are what its ranges expect"
+    assert np.ptp(measures, axis=0).max() > 0 or len(archive) == 1
 
 
 def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
@@ -330,39 +472,76 @@ def test_proxies_are_held_against_what_they_stand_for() -> None:
     assert "hardly go together" in wrong.problems()[0]
     constant = ppga.check_proxies(task, lambda seen: np.ones(len(seen.reward)), policies=8)
     assert "always measure 1" in constant.problems()[0]
+    with pytest.raises(InputError, match="is not a finite number of 1 of 8 episodes"):
+        ppga.check_proxies(task, lambda seen: np.where(np.arange(len(seen.reward)) == 3, np.nan, 1.0), 8)
     assert own.plot().get_xlabel() == "mean of the proxy"
+
+
+def test_a_proxy_that_only_rounding_moves_is_still(tmp_path: Path) -> None:
+    """A third in every step, summed over episodes of all lengths and divided again."""
+    content = SLIDER.replace("return body.qpos\n", "return 0 * body.qpos + 1 / 3\n")
+    content = content.replace("jnp.zeros(1), jnp.zeros(1)", "jnp.zeros(1), jax.random.normal(key, (1,))")
+    content += "\n    def terminated(self, body):\n        return jnp.abs(body.qpos[0]) > 0.03\n"
+    (tmp_path / "slider.py").write_text("import jax\n" + content)
+    task = make_task(find(f"{tmp_path / 'slider.py'}:Slider"))
+    found = ppga.check_proxies(task, lambda seen: np.asarray(seen.alive).mean(axis=1), policies=16)
+    assert np.ptp(found.measures) > 0.1
+    assert "the proxy is always 0.333333: nothing to climb" in found.problems()[0]
+    assert np.isnan(found.correlation).all()
+    assert np.isnan(found.rank_correlation).all()
+    noise = np.float32(1 / 3) + np.array([0, 1, 2, 3]) * 2e-8
+    assert np.isnan(_correlation(noise, np.arange(4.0)))
+    assert np.isnan(_rank_correlation(noise, np.arange(4.0)))
 
 
 def test_ranks_share_their_mean_where_values_are_equal() -> None:
     from scipy.stats import rankdata
-
-    from ppga.analysis.proxies import _ranks
 
     for seed in range(5):
         values = np.random.default_rng(seed).integers(0, 6, 30).astype(float)
         np.testing.assert_allclose(_ranks(values), rankdata(values))
 
 
-def test_adapting_by_command(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    config, budget = ppga.preset("smoke", "walker2d", "map-elites")
-    ppga.train("walker2d", config, budget=budget, output=run)
-    done = command(
-        "adapt",
-        str(run),
-        "--damage",
-        "weak:foot_joint:0",
-        "--trials",
-        "2",
-        "--episodes",
-        "2",
-        folder=tmp_path,
-    )
+def test_adapting_by_command(walkers: Path, tmp_path: Path) -> None:
+    words = ["--damage", "weak:foot_joint:0", "--trials", "2", "--episodes", "2", "--sets", "3"]
+    done = command("adapt", str(walkers), *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "mean over 3 sets" in done.stdout
+    assert "chosen gives" in done.stdout
     found = json.loads((tmp_path / "adaptation.json").read_text())
     assert found["damage"] == ["weak:foot_joint:0"]
     assert found["possible"] >= found["adapted"][-1]
+    assert len(found["sets"]) == 3
+    assert found["adapted"][-1] == pytest.approx(np.mean([one["adapted"][-1] for one in found["sets"]]))
+    assert found["trials"] == pytest.approx(np.mean([len(one["cells"]) for one in found["sets"]]))
     assert (tmp_path / "adaptation.png").stat().st_size > 5000
-    bad = command("adapt", str(run), "--damage", "lock:elbow", folder=tmp_path)
+    bad = command("adapt", str(walkers), "--damage", "lock:elbow", folder=tmp_path)
     assert bad.returncode == 2
     assert "Possible: thigh_joint" in bad.stderr
+
+
+def test_sets_of_trials_are_those_of_their_seeds_and_judged_by_other_episodes(walkers: Path) -> None:
+    archive = load_archive(walkers)
+    broken = ppga.damaged(robot("walker2d", episode_length=20), ["friction:0.3"])
+    both = recover(archive, broken, 2, 3, seed=4, sets=2)
+    for number in range(2):
+        played, _ = play_all(archive, broken, 3, 4 + number)
+        gave = dict(zip(archive.elites["index"].tolist(), played[:, 0].tolist(), strict=True))
+        alone = ppga.adapt(archive, gave.__getitem__, 2)
+        found = both.adaptations[number]
+        np.testing.assert_array_equal(found.cells, alone.cells)
+        np.testing.assert_allclose(found.seen, alone.seen)
+        others = played[:, 1:].mean(axis=1)
+        chosen = [others[archive._row(int(cell))] for cell in alone.chosen]
+        np.testing.assert_allclose(both.adapted[number, : len(chosen)], chosen)
+        np.testing.assert_allclose(both.adapted[number, len(chosen) :], chosen[-1])
+        assert both.champion[number] == pytest.approx(others[archive._row(archive.best())])
+        assert both.possible[number] == pytest.approx(others.max())
+    told = both.to_json()
+    np.testing.assert_allclose(told["adapted"], both.adapted.mean(axis=0))
+    axes = draw(both)
+    np.testing.assert_allclose(np.asarray(axes.lines[0].get_ydata(), float), both.adapted.mean(axis=0))
+    assert len(axes.collections) == 2, "bands of what the sets differ by"
+    once = recover(archive, broken, 1, 1, seed=4)
+    assert once.adapted[0, 0] == once.adaptations[0].seen[0], "there is nothing else to judge it by"
+    assert not draw(once).collections

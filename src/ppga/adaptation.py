@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
-from ppga.analysis.corrected import play_all
+from ppga.analysis.corrected import judge_of, play_all
 from ppga.archives import Archive, maps
 from ppga.errors import InputError, at_least_one
 from ppga.storage import NumpyArray
@@ -126,38 +127,66 @@ def matern(a: NumpyArray, b: NumpyArray, length: float) -> NumpyArray:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Adapting to a simulated damage, beside what else one could do; all as means over many episodes.
+    """Adapting to a simulated damage in s sets of trials, beside what else one could do.
+
+    Rewards are means over episodes that were no trials, where there are such.
 
     Attributes:
         whole: what the best elite gives the whole robot, as archived.
-        champion: what the same elite gives the broken one.
-        adapted: (t,) what the elite gives that is chosen after so many trials.
-        random: (t,) what the best of as many random trials gives.
-        possible: what the best of all elites gives.
-        adaptation: the trials.
+        champion: (s,) what the same elite gives the broken one.
+        adapted: (s, t) what the elite gives that is chosen after so many trials; where a set took fewer, that
+            of its last.
+        random: (s, t) what the best of as many random trials gives.
+        possible: (s,) what the best of all elites gives.
+        adaptations: the trials of each set.
         fallen: share of the episodes on the broken robot in which physics diverged.
     """
 
     whole: float
-    champion: float
+    champion: NumpyArray
     adapted: NumpyArray
     random: NumpyArray
-    possible: float
-    adaptation: Adaptation
+    possible: NumpyArray
+    adaptations: tuple[Adaptation, ...]
     fallen: float
 
+    @property
+    def trials(self) -> NumpyArray:
+        """(s,) how many each set took."""
+        return np.array([len(found.cells) for found in self.adaptations])
+
+    @property
+    def as_many(self) -> NumpyArray:
+        """(s,) what the best of as many random trials gives as each set took."""
+        return np.asarray(self.random[np.arange(len(self.random)), self.trials - 1])
+
+    @property
+    def gave(self) -> NumpyArray:
+        """(t,) what each trial gave, the mean of the sets that got so far."""
+        rows = [[*one.seen, *[np.nan] * (self.trials.max() - len(one.seen))] for one in self.adaptations]
+        return np.asarray(np.nanmean(rows, axis=0))
+
     def to_json(self) -> dict[str, Any]:
-        """Everything but the expectations."""
+        """Means over the sets, and the trials of each; everything but the expectations."""
         return {
             "whole": self.whole,
-            "champion": self.champion,
-            "adapted": self.adapted.tolist(),
-            "random": self.random.tolist(),
-            "possible": self.possible,
-            "cells": self.adaptation.cells.tolist(),
-            "seen": self.adaptation.seen.tolist(),
-            "enough": self.adaptation.enough,
+            "champion": float(self.champion.mean()),
+            "adapted": self.adapted.mean(axis=0).tolist(),
+            "random": self.random.mean(axis=0).tolist(),
+            "possible": float(self.possible.mean()),
+            "trials": float(self.trials.mean()),
+            "as_many_at_random": float(self.as_many.mean()),
             "fallen": self.fallen,
+            "sets": [
+                {
+                    "cells": found.cells.tolist(),
+                    "seen": found.seen.tolist(),
+                    "chosen": found.chosen.tolist(),
+                    "adapted": self.adapted[number, : len(found.cells)].tolist(),
+                    "enough": found.enough,
+                }
+                for number, found in enumerate(self.adaptations)
+            ],
         }
 
 
@@ -167,39 +196,64 @@ def recover(
     trials: int = 15,
     episodes: int = 10,
     seed: int = 0,
+    sets: int = 1,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Recovery:
     """Adapt to a simulated damage, and see how well that went by judging all elites on the broken robot.
 
-    A trial is one episode; what it leads to is judged by the mean over all of that elite's.
+    A trial is one episode. What it leads to is judged by the mean over that elite's other episodes: an elite
+    that was chosen for its luck is not to be judged by it.
 
     Args:
         archive: of elites of the whole robot.
         broken: the task with the broken one, see `ppga.tasks.damaged`.
         trials: at most.
-        episodes: of each elite.
-        seed: of the episodes' starts, and of the random trials.
-        progress: called with how many elites are judged, of how many.
+        episodes: of each elite, the trial among them; with a single one, it is judged by that.
+        seed: of the episodes' starts and of the random trials, in the first set; the next has the next.
+        sets: how often all of it is done, in other episodes.
+        progress: called with how many elites are judged, of how many in all sets.
     """
+    at_least_one("sets", sets)
     _check_choice(archive)
-    played, _ = play_all(archive, broken, episodes, seed, progress)
-    fallen = float((~np.isfinite(played)).mean())
-    if fallen == 1:
+    n = len(archive)
+    judge = judge_of(archive, broken, episodes)
+    rewards = []
+    for number in range(sets):
+
+        def told(done: int, of: int, before: int = number * n) -> None:
+            progress(before + done, of * sets)
+
+        rewards.append(play_all(archive, broken, episodes, seed + number, told, judge)[0])
+    played = np.stack(rewards)  # (s, n, episodes)
+    finite = np.isfinite(played)
+    if not finite.any():
         raise InputError("with this damage, physics diverges whatever the robot does.")
-    played = np.where(np.isfinite(played), played, archive.qd_offset)
+    played = np.where(finite, played, archive.qd_offset)
+    tried = played[:, :, 0]
+    mean = played[:, :, 1:].mean(axis=2) if episodes > 1 else tried
     row = {int(cell): number for number, cell in enumerate(archive.elites["index"])}
-    found = adapt(archive, lambda cell: float(played[row[cell], 0]), trials)
-    mean = played.mean(axis=1)
-    draws = np.random.default_rng(seed)
-    orders = [draws.permutation(len(mean))[: len(found.cells)] for _ in range(ORDERS)]
+
+    def tries(gave: NumpyArray) -> Adaptation:
+        return adapt(archive, lambda cell: float(gave[row[cell]]), trials)
+
+    found = [tries(gave) for gave in tried]
+    most = max(len(one.cells) for one in found)
+    adapted, at_random = [], []
+    for number, one in enumerate(found):
+        chosen = [row[int(cell)] for cell in one.chosen]
+        adapted.append(mean[number][chosen + chosen[-1:] * (most - len(chosen))])
+        draws = np.random.default_rng(seed + number)
+        orders = [draws.permutation(n)[:most] for _ in range(ORDERS)]
+        best = [_best_so_far(tried[number], mean[number], order) for order in orders]
+        at_random.append(np.mean(best, axis=0))
     return Recovery(
         whole=float(np.max(archive.elites["objective"])),
-        champion=float(mean[row[archive.best()]]),
-        adapted=mean[[row[int(cell)] for cell in found.chosen]],
-        random=np.mean([_best_so_far(played[:, 0], mean, order) for order in orders], axis=0),
-        possible=float(mean.max()),
-        adaptation=found,
-        fallen=fallen,
+        champion=mean[:, row[archive.best()]],
+        adapted=np.array(adapted),
+        random=np.array(at_random),
+        possible=mean.max(axis=1),
+        adaptations=tuple(found),
+        fallen=float(1 - finite.mean()),
     )
 
 
@@ -210,19 +264,31 @@ def _best_so_far(trial: NumpyArray, mean: NumpyArray, order: NumpyArray) -> Nump
 
 
 def draw(recovery: Recovery, title: str = "") -> Axes:
-    """Recovered reward over trials, beside the champion, random trials, and what is possible."""
+    """Recovered reward over trials, beside the champion, random trials, and what is possible.
+
+    Of several sets of trials, means, and a band of a standard deviation to each side.
+    """
     axes = maps.new_axes(6.4, 4.2)
-    count = np.arange(1, len(recovery.adapted) + 1)
-    axes.plot(count, recovery.adapted, marker="o", color="#264683", label="adapting")
-    axes.plot(count, recovery.random, marker=".", color="#c44e20", label=f"random elites ({ORDERS} orders)")
+    count = np.arange(1, recovery.adapted.shape[1] + 1)
+    for values, marker, colour, label in (
+        (recovery.adapted, "o", "#264683", "adapting"),
+        (recovery.random, ".", "#c44e20", f"random elites ({ORDERS} orders)"),
+    ):
+        middle, spread = values.mean(axis=0), values.std(axis=0)
+        axes.plot(count, middle, marker=marker, color=colour, label=label)
+        if len(values) > 1:
+            axes.fill_between(count, middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
     for value, style, label in (
         (recovery.whole, "-", "the best elite, whole robot"),
-        (recovery.possible, "--", "the best there is for the broken one"),
-        (recovery.champion, ":", "the best elite, broken robot"),
+        (float(recovery.possible.mean()), "--", "the best there is for the broken one"),
+        (float(recovery.champion.mean()), ":", "the best elite, broken robot"),
     ):
         axes.axhline(value, color="0.4", linestyle=style, linewidth=1, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("trials, an episode each")
-    axes.set_ylabel("reward")
+    axes.set_ylabel(
+        "reward" if len(recovery.adapted) == 1 else f"reward, {len(recovery.adapted)} sets of trials"
+    )
     axes.set_title(title, fontsize="medium")
     axes.legend(fontsize="small")
     return axes

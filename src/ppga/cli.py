@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.box import SIMPLE
@@ -16,6 +16,9 @@ from tyro.conf import Positional
 from ppga import machine
 from ppga.errors import InputError, at_least_one, choose, import_extra
 
+if TYPE_CHECKING:
+    from ppga.adaptation import Recovery
+
 console = Console()
 BENCHMARKS = ("physics", "vppo", "iteration", "view")
 
@@ -23,12 +26,20 @@ BENCHMARKS = ("physics", "vppo", "iteration", "view")
 OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
 
 
-def _know(task: str | None) -> None:
-    """Make a task of the user's own known; its file is run for no other reason than being named."""
-    if task is not None:
-        from ppga.tasks import find
+def _know(task: str | None, theirs: str | None = None) -> None:
+    """Make a task of the user's own known; its file is run for no other reason than being named.
 
-        find(task)
+    Args:
+        task: FILE.py:CLASS, or a name.
+        theirs: name of the task that it has to be, if that is known.
+    """
+    if task is None:
+        return
+    from ppga.tasks import find
+
+    name = find(task)
+    if theirs is not None and name != theirs:
+        raise InputError(f"--task {task} is {name!r}, and the archive is of {theirs!r}.")
 
 
 def _check_seed(seed: int) -> None:
@@ -39,6 +50,8 @@ def _check_seed(seed: int) -> None:
 def tasks() -> None:
     """List the tasks with their sizes."""
     machine.check_devices()
+    from rich.text import Text
+
     from ppga.tasks import make_task, names
 
     table = Table(
@@ -48,7 +61,11 @@ def tasks() -> None:
     for heading in ("task", "sees", "acts", "archive", "QD offset", "step", "measures"):
         table.add_column(heading, justify="left" if heading in ("task", "measures") else "right")
     for name in names():
-        task = make_task(name)
+        try:
+            task = make_task(name)
+        except InputError as error:  # of a package; the others are listed all the same
+            table.add_row(name, *[""] * 5, Text(str(error)))
+            continue
         table.add_row(
             name,
             str(task.observation_size),
@@ -107,7 +124,6 @@ def evaluate(
     at_least_one("--episodes", episodes)
     _check_seed(seed)
     machine.check_devices()
-    _know(task)
     from rich.progress import Progress
 
     from ppga.analysis import corrected
@@ -115,6 +131,7 @@ def evaluate(
 
     file = find_archive(run)
     archive = load_archive(file, mapped=True)
+    _know(task, archive.description["task"]["name"])
     with Progress(console=console) as progress:
         bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
         evaluation = corrected.evaluate(
@@ -222,6 +239,7 @@ def adapt(
     damage: tuple[str, ...] = (),
     trials: int = 15,
     episodes: int = 10,
+    sets: int = 1,
     seed: int = 0,
     output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("adaptation.png"),
     task: OwnTask = None,
@@ -237,14 +255,17 @@ def adapt(
         run: a run's folder, an archive's folder, or an archive's file.
         damage: lock:JOINT, weak:JOINT:FACTOR, mass:BODY:FACTOR, friction:FACTOR; several may be given.
         trials: at most; an episode each.
-        episodes: by which all elites are judged on the broken robot, to tell how well it went.
-        seed: of the episodes' starts.
+        episodes: of every elite on the broken robot: the trial, and others to tell how well it went.
+        sets: of trials, each in episodes of its own; all that is shown are means over them.
+        seed: of the episodes' starts in the first set; the next set has the next.
         output: picture of reward over trials; the figures go beside it, as JSON.
         task: where the robot is, FILE.py:CLASS, if it is one of your own.
     """
     at_least_one("--trials", trials)
     at_least_one("--episodes", episodes)
-    _check_seed(seed)
+    at_least_one("--sets", sets)
+    for one in (seed, seed + sets - 1):
+        _check_seed(one)
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"--output must be a picture (.png, .svg or .pdf), got {output}.")
     try:
@@ -252,7 +273,6 @@ def adapt(
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
     machine.check_devices()
-    _know(task)
     from rich.progress import Progress
 
     from ppga.adaptation import draw, recover
@@ -263,31 +283,28 @@ def adapt(
     from ppga.tasks import Task, damaged
 
     archive = load_archive(run, mapped=True)
+    _know(task, archive.description["task"]["name"])
     robot = task_of(archive)
     if not isinstance(robot, Task):
         raise InputError(f"{robot.name} is not simulated by MuJoCo here, and cannot be broken.")
     broken = damaged(robot, damage)
     with Progress(console=console) as progress:
-        bar = progress.add_task(f"{len(archive)} elites on the broken robot", total=len(archive))
+        bar = progress.add_task(f"{len(archive)} elites on the broken robot", total=sets * len(archive))
         found = recover(
-            archive, broken, trials, episodes, seed, lambda done, _: progress.update(bar, completed=done)
-        )
-    trial = found.adaptation
-    table = Table(box=SIMPLE, caption=f"rewards: means over {episodes} episodes, but for trials")
-    for heading in ("trial", "cell", "gave", "best so far", "tried at random"):
-        table.add_column(heading, justify="right")
-    for number, cell in enumerate(trial.cells):
-        table.add_row(
-            str(number + 1), str(cell), f"{trial.seen[number]:,.0f}", f"{found.adapted[number]:,.0f}",
-            f"{found.random[number]:,.0f}",
+            archive, broken, trials, episodes, seed, sets,
+            lambda done, _: progress.update(bar, completed=done),
         )  # fmt: skip
-    console.print(table)
+    console.print(_trials(found, episodes))
     if found.fallen:
         console.print(f"[yellow]physics diverged in {found.fallen:.0%} of the episodes[/yellow]")
+    first = found.adaptations[0]
+    after = f"{found.trials[0]} trials, the elite of cell {first.best}" if sets == 1 else (
+        f"{found.trials.mean():.1f} trials (mean over {sets} sets), the chosen elite"
+    )  # fmt: skip
     console.print(
         f"The best elite gave the whole robot {found.whole:,.0f} and gives the broken one "
-        f"{found.champion:,.0f}. After {len(trial.cells)} trials, the elite of cell {trial.best} gives it "
-        f"{found.adapted[-1]:,.0f}; the best there is, {found.possible:,.0f}.",
+        f"{found.champion.mean():,.0f}. After {after} gives it {found.adapted[:, -1].mean():,.0f}; after as "
+        f"many at random, {found.as_many.mean():,.0f}; the best there is, {found.possible.mean():,.0f}.",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     try:
@@ -296,6 +313,23 @@ def adapt(
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write to {output}: {error}.") from None
     console.print(f"{output}", soft_wrap=True)
+
+
+def _trials(found: "Recovery", episodes: int) -> Table:
+    """A row a trial; of several sets of trials, means."""
+    sets = len(found.adaptations)
+    judged = f"means over {episodes - 1} other episodes" if episodes > 1 else "of the trial itself"
+    over = "" if sets == 1 else f"; all means over {sets} sets"
+    table = Table(box=SIMPLE, caption=f"chosen gives, random gives: {judged}{over}")
+    for heading in ("trial", "cell" if sets == 1 else "sets", "gave", "chosen gives", "random gives"):
+        table.add_column(heading, justify="right")
+    for number, gave in enumerate(found.gave):
+        which = found.adaptations[0].cells[number] if sets == 1 else (found.trials > number).sum()
+        table.add_row(
+            str(number + 1), str(which), f"{gave:,.0f}", f"{found.adapted[:, number].mean():,.0f}",
+            f"{found.random[:, number].mean():,.0f}",
+        )  # fmt: skip
+    return table
 
 
 def compare(
@@ -477,7 +511,7 @@ def view(
     except KeyboardInterrupt:
         sys.exit(130)
     machine.check_devices()
-    _know(task)
+    _know(task, Source(run).task())
     import_extra("viser", "view")  # told here, not on the page
     from ppga.viewer.server import PageServer
 
@@ -601,15 +635,32 @@ def _train(words: list[str]) -> Callable[..., None]:
     return train
 
 
+def _task_first(words: list[str]) -> list[str]:
+    """The same words; what `train` is given by --task comes first, where no option takes it for its own."""
+    if words[:1] != ["train"]:
+        return words
+    given = []
+    left = iter(words[1:])
+    rest = []
+    for word in left:
+        if word == "--task":
+            given.append(next(left, ""))
+        elif word.startswith("--task="):
+            given.append(word.removeprefix("--task="))
+        else:
+            rest.append(word)
+    if "" in given or len(given) > 1:
+        raise InputError(f"--task takes one task, got {', '.join(filter(None, given)) or 'none'}.")
+    return ["train", *given, *rest]
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends in one plain message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
-    words = sys.argv[1:]
-    if words[:1] == ["train"]:  # the task may be given by name as elsewhere
-        words = [word.removeprefix("--task=") for word in words if word != "--task"]
     try:
+        words = _task_first(sys.argv[1:])
         tyro.extras.subcommand_cli_from_dict(
             {
                 "report": report,

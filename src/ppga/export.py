@@ -164,11 +164,12 @@ def _model(onnx: Any, archive: Archive, cell: int) -> Any:
     )
     task = archive.description["task"]
     elite = archive.elite(cell)
+    control_dt = task.get("control_dt")  # not everyone knows it
     helper.set_model_props(
         model,
         {
             "task": str(task["name"]),
-            "control_dt": str(task["control_dt"]),
+            **({} if control_dt is None else {"control_dt": str(control_dt)}),
             "cell": str(cell),
             "objective": str(float(elite["objective"])),
             "measures": " ".join(str(float(value)) for value in elite["measures"]),

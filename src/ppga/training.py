@@ -74,6 +74,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
 
         Args:
             task: the robot, see `ppga tasks`, or your own, FILE.py:CLASS; or sphere, a problem of a second.
+                As an option: --task FILE.py:CLASS.
             preset: settings to begin with: laptop, paper or smoke.
             iterations: end after that many iterations.
             minutes: end after that many minutes of wall time.

@@ -111,20 +111,20 @@ def play_all(
     episodes: int,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
+    play: Judge | None = None,
 ) -> tuple[NumpyArray, NumpyArray]:
-    """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where physics diverged."""
-    at_least_one("episodes", episodes)
-    if not len(archive):
-        raise InputError("the archive is empty.")
-    _check_fits(archive, task)
-    network = Network.of(archive.description["network"])
-    if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
-        raise InputError(
-            f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
-            f"{task.observation_size} and takes {task.action_size}."
-        )
+    """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where physics diverged.
+
+    Args:
+        archive: whose elites are policies.
+        task: what they play.
+        episodes: each plays.
+        seed: of the episodes' starts.
+        progress: called with how many elites are done, of how many.
+        play: `judge_of` the same archive, task and episodes, to compile but once for several calls.
+    """
+    play = play or judge_of(archive, task, episodes)
     together = min(len(archive), max(1, AT_ONCE // episodes))
-    play = Judge(task, network, episodes)
     fields = ("solution", "log_std", "observation_mean", "observation_variance", "observation_count")
     objectives, measures = [], []
     for number, first in enumerate(range(0, len(archive), together)):
@@ -138,6 +138,21 @@ def play_all(
         measures.append(np.asarray(scores.measures)[:new])
         progress(min(first + together, len(archive)), len(archive))
     return np.concatenate(objectives), np.concatenate(measures)
+
+
+def judge_of(archive: Archive, task: Environment, episodes: int) -> Judge:
+    """What plays the elites of an archive; an InputError if they are no policies for the task."""
+    at_least_one("episodes", episodes)
+    if not len(archive):
+        raise InputError("the archive is empty.")
+    _check_fits(archive, task)
+    network = Network.of(archive.description["network"])
+    if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
+        raise InputError(
+            f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
+            f"{task.observation_size} and takes {task.action_size}."
+        )
+    return Judge(task, network, episodes)
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:

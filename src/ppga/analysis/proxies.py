@@ -23,6 +23,8 @@ from ppga.tasks import Environment
 
 LITTLE = 0.5
 """A rank correlation below this is hardly a lead."""
+STILL = 1e-5
+"""What varies by less than this, in units of its size if that is above 1, does not vary but by rounding."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Together:
         found = []
         for number, name in enumerate(self.names):
             rank = self.rank_correlation[number]
-            if self.proxies[:, number].std() == 0:
+            if _still(self.proxies[:, number]):
                 found.append(f"{name}: the proxy is always {self.proxies[0, number]:g}: nothing to climb.")
-            elif self.measures[:, number].std() == 0:
+            elif _still(self.measures[:, number]):
                 found.append(f"{name}: random policies always measure {self.measures[0, number]:g}.")
             elif not rank >= LITTLE:
                 found.append(f"{name}: proxy and measure hardly go together (rank correlation {rank:.2f}).")
@@ -107,20 +109,38 @@ def check_proxies(
             f"{task.name} has the measures {', '.join(task.measure_names)}: expected shape "
             f"{proxies.shape}, got {measures.shape}."
         )
+    for name, values in zip(task.measure_names, measures.T, strict=True):
+        if not np.isfinite(values).all():
+            bad = int((~np.isfinite(values)).sum())
+            raise InputError(
+                f"{task.name}: {name!r} is not a finite number of {bad} of {policies} episodes: "
+                f"{values.tolist()[:8]}{'' if policies <= 8 else ' ...'}."
+            )
     pairs = list(zip(proxies.T, measures.T, strict=True))
     return Together(
         task.measure_names,
         proxies,
         measures,
         np.array([_correlation(one, other) for one, other in pairs]),
-        np.array([_correlation(_ranks(one), _ranks(other)) for one, other in pairs]),
+        np.array([_rank_correlation(one, other) for one, other in pairs]),
     )
 
 
 def _correlation(one: NumpyArray, other: NumpyArray) -> float:
-    if one.std() == 0 or other.std() == 0:
+    if _still(one) or _still(other):
         return float("nan")
     return float(np.corrcoef(one, other)[0, 1])
+
+
+def _rank_correlation(one: NumpyArray, other: NumpyArray) -> float:
+    if _still(one) or _still(other):  # ranks would make much of rounding
+        return float("nan")
+    return _correlation(_ranks(one), _ranks(other))
+
+
+def _still(values: NumpyArray) -> bool:
+    """Whether they never change."""
+    return bool(np.ptp(values) <= STILL * max(1.0, np.abs(values).max()))
 
 
 def _ranks(values: NumpyArray) -> NumpyArray:

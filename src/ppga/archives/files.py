@@ -216,11 +216,13 @@ class Archive:
         if missing:
             raise InputError(f"elites of this archive have {', '.join(missing)}, and these have not.")
         objective = np.asarray(rows["objective"])
+        if not len(objective):
+            raise InputError("there are no elites to fill it with: the other archive is empty.")
         for name, values in self.elites.items():
             if name == "index" or name not in rows:
                 continue
             given, wanted = np.asarray(rows[name]), (len(objective), *values.shape[1:])
-            if not len(objective) or given.shape != wanted or given.dtype.kind not in "fiu":
+            if given.shape != wanted or given.dtype.kind not in "fiu":
                 raise InputError(f"{name}: expected numbers {wanted}, got {given.dtype} {given.shape}.")
             if not np.isfinite(given).all():
                 raise InputError(f"{name} has values that are not finite.")

@@ -25,6 +25,8 @@ GYMNASIUM = {
     "humanoid": "Humanoid-v5",
 }  # fmt: skip
 """Robots that Gymnasium and Brax have too."""
+GYMNASIUM_STEPS = 20
+"""Steps in a timed call of Gymnasium, at least; fewer would tell of the call more than of the steps."""
 
 
 def bench_physics(
@@ -64,7 +66,7 @@ def others(name: str, environments: int, steps: int) -> dict[str, Callable[[], i
         task = from_gymnasium(
             GYMNASIUM[name], lambda seen, *_: np.zeros((len(seen), 1)), measure_names=["none"]
         )
-        found["gymnasium"] = through_jax(task, environments, steps)
+        found["gymnasium"] = through_jax(task, environments, max(GYMNASIUM_STEPS, steps), onwards=True)
         if installed("brax"):
             for backend in BRAX_BACKENDS:
                 found[f"brax-{backend}"] = brax(name, backend, environments, steps)
@@ -103,25 +105,38 @@ def bare(
     return work
 
 
-def through_jax(task: Environment, n: int, steps: int) -> Callable[[], int]:
+def through_jax(task: Environment, n: int, steps: int, onwards: bool = False) -> Callable[[], int]:
     """The whole task from a jitted scan, a policy in the loop.
 
     The policy's actions are overlaid with noise as large as their range, and no episode ends, so that the
     bodies go through the same kind of motion as under random controls: only the way of calling differs.
+
+    Args:
+        task: what is stepped.
+        n: environments.
+        steps: in a call.
+        onwards: every call goes on where the last one ended, and new episodes begin where some end; for
+            environments that cannot be put back to where they were.
     """
     layers = init_mlp(jax.random.key(1), (task.observation_size, 128, 128, task.action_size), 0.01)
 
     def step(state: TaskState, key: Any) -> tuple[TaskState, None]:
         noise = jax.random.uniform(key, (n, task.action_size), minval=-1.0)
         after = task.step(state, apply_mlp(layers, state.observation) + noise)
+        if onwards:
+            return task.restart(after, key), None
         return replace(after, terminated=jnp.zeros(n, bool), truncated=jnp.zeros(n, bool)), None
 
-    start = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
+    state = jax.jit(lambda key: task.reset(key, n))(jax.random.key(0))
     keys = jax.random.split(jax.random.key(2), steps)
-    scan = jax.jit(lambda start: jax.lax.scan(step, start, keys)[0].observation)
+    scan = jax.jit(lambda start: jax.lax.scan(step, start, keys)[0])
 
     def work() -> int:
-        scan(start).block_until_ready()
+        nonlocal state
+        after: TaskState = scan(state)
+        after.observation.block_until_ready()
+        if onwards:
+            state = after
         return n * steps
 
     return work

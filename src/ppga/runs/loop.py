@@ -154,7 +154,7 @@ def resume(
     Args:
         run: its folder.
         budget: a new one, of the whole run; that it was begun with by default.
-        task: needed again if it was one of your own.
+        task: needed again if it was one of your own: itself, or FILE.py:NAME.
         callbacks: as in `train`.
         display: as in `train`.
         cluster: as in `train`; another one than before, if need be.
@@ -166,6 +166,8 @@ def resume(
     display = display or Silent()
     if task is None:
         check_known(name, folder.path)
+    elif isinstance(task, str) and task != "sphere":
+        task = find(task)
     with _telling(folder), folder.locked(), contextlib.ExitStack() as stack:
         algorithm = make_algorithm(name if task is None else task, config, display.pulse)
         _check_run(algorithm, config, budget, folder.path)
@@ -363,7 +365,9 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
     networks = [part["network"] and Network.of(part["network"]) for part in (theirs, ours)]
     differs = networks[0] != networks[1]
     for name, shape in wanted.items():
-        if differs or name not in archive.elites or archive.elites[name].shape[1:] != shape:
+        if name not in archive.elites:
+            raise InputError(f"that archive's {name} is missing, which a run cannot begin without.")
+        if differs or archive.elites[name].shape[1:] != shape:
             raise InputError(f"that archive's {name} does not fit: its network is {theirs['network']}, "
                              f"this run's {ours['network']}.")  # fmt: skip
 

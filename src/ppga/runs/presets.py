@@ -12,7 +12,7 @@ from ppga.learners.sac import SACConfig
 from ppga.learners.td3 import TD3Config
 from ppga.learners.vppo import PPOConfig
 from ppga.runs.config import Budget, KeepingConfig, PPGAConfig, SimulationConfig
-from ppga.tasks import Environment, is_known, sample
+from ppga.tasks import Environment, find, is_known, sample
 
 PRESETS = {
     "laptop": "a few CPU cores: an archive in minutes",
@@ -28,12 +28,14 @@ def preset(
 
     Args:
         name: of the preset.
-        task: its name, or itself.
+        task: its name, FILE.py:NAME, or itself.
         algorithm: its name.
         minutes: that there are, if known; in few, PPGA spreads out sooner.
     """
     choose("preset", name, PRESETS)
     choose("algorithm", algorithm, ALGORITHMS)
+    if isinstance(task, str) and ".py:" in task:
+        task = find(task)
     known = task if isinstance(task, str) else task.name
     config, budget = {"laptop": _laptop, "paper": _paper, "smoke": _smoke}[name](known)
     config = replace(config, algorithm=algorithm)

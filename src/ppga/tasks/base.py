@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -34,8 +34,10 @@ class Task(Environment):
 
     name: str
     """What `make_task` knows it by."""
-    mjcf: ClassVar[str | Path | None] = None
-    """The robot and its world: MJCF text, or a file of it, beside that of the class. Or define `spec`."""
+    mjcf: ClassVar[str | Path | mujoco.MjSpec | None] = None
+    """The robot and its world: MJCF text, a file of it, beside that of the class, or an `MjSpec`; or define
+    `spec`.
+    """
     usual_length: ClassVar[int] = 1000
     """Control steps of an episode, unless told otherwise."""
     substeps: ClassVar[int]
@@ -92,32 +94,35 @@ class Task(Environment):
     def _check_functions(self) -> int:
         """Trace the task's functions, so that a wrong shape shows here; return the observations' size."""
         key = jax.random.key(0)
-        qpos, qvel = jax.eval_shape(self.initial, key)
-        wanted = (self.model.nq,), (self.model.nv,)
-        if (qpos.shape, qvel.shape) != wanted:
+        wanted = ((self.model.nq,), (self.model.nv,))
+        start = jax.eval_shape(self.initial, key)
+        shapes = tuple(map(_shape, start)) if isinstance(start, tuple | list) else _shape(start)
+        if shapes != wanted:
             raise InputError(
                 f"{self.name}: initial() must return positions {wanted[0]} and velocities {wanted[1]}, "
-                f"got {qpos.shape} and {qvel.shape}."
+                f"got {shapes}."
             )
-        state = jax.eval_shape(lambda key: self.reset(key, 1), key)
-        body = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), state.bodies)
-        k = len(self.measure_names)
-        for name, shape, result in (
-            ("observe", state.observation.shape[1:2], jax.eval_shape(self.observe, body)),
-            ("reward", (), jax.eval_shape(self.reward, body, jnp.zeros(self.action_size))),
-            ("terminated", (), jax.eval_shape(self.terminated, body)),
-            ("proxies", (k,), jax.eval_shape(self.proxies, body)),
-        ):
-            if result.shape != shape:
-                raise InputError(
-                    f"{self.name}: {name}() must return shape {shape} for one body, got {result.shape}."
-                )
-        self._check_start()
-        return int(state.observation.shape[1])
-
-    def _check_start(self) -> None:
-        """Raise an InputError unless what is seen and measured at a start are numbers, in their ranges."""
         body = self._sample()
+        seen = _shape(jax.eval_shape(self.observe, body))
+        some = seen if isinstance(seen, tuple) and len(seen) == 1 else ("any number",)
+        functions: dict[str, tuple[tuple[object, ...], Callable[[Bodies], object]]] = {
+            "observe": (some, self.observe),
+            "reward": ((), lambda body: self.reward(body, jnp.zeros(self.action_size))),
+            "terminated": ((), self.terminated),
+            "proxies": ((len(self.measure_names),), self.proxies),
+        }
+        for name, (shape, function) in functions.items():
+            got = _shape(jax.eval_shape(function, body))
+            if got != shape:
+                values = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), function(body))
+                raise InputError(
+                    f"{self.name}: {name}() must return shape {shape} for one body, got {got}: {values}."
+                )
+        self._check_start(body)
+        return int(jax.eval_shape(lambda key: self.reset(key, 1), key).observation.shape[1])
+
+    def _check_start(self, body: Bodies) -> None:
+        """Raise an InputError unless what is seen and measured at a start are numbers, in their ranges."""
         proxies, seen = (np.asarray(values, float) for values in (self.proxies(body), self.observe(body)))
         if not np.isfinite(seen).all():
             raise InputError(f"{self.name}: observe() gives {seen.tolist()} at the start.")
@@ -149,6 +154,8 @@ class Task(Environment):
         """The robot and its world; from `mjcf`, unless the task makes it otherwise."""
         if self.mjcf is None:
             raise InputError(f"{type(self).__name__} has no robot: give it an mjcf, or define spec().")
+        if isinstance(self.mjcf, mujoco.MjSpec):
+            return self.mjcf.copy()  # what is made of it gets sensors
         text = str(self.mjcf)
         try:
             if text.lstrip().startswith("<"):
@@ -257,3 +264,8 @@ class Task(Environment):
             diverged=state.diverged | bodies.diverged,
         )
         return select(moved, after, still)
+
+
+def _shape(made: object) -> object:
+    """Shape of what a function gives; what kind of thing it is, if it is no array."""
+    return getattr(made, "shape", type(made).__name__)

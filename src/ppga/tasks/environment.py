@@ -13,8 +13,8 @@ from ppga.errors import InputError, at_least_one
 from ppga.physics import Array, select
 from ppga.storage import NumpyArray
 
-OUTSIDE = 0.1
-"""How far beyond its range a measure may be at the very start, in units of that range."""
+ROUNDING = 1e-5
+"""How far beyond its range a measure may be for being rounded, in units of its largest bound."""
 
 
 @jax.tree_util.register_dataclass
@@ -105,12 +105,13 @@ class Environment(ABC):
         names, ranges = self.measure_names, self.measure_ranges
         try:
             pairs = np.array(ranges, float)
-            whole = pairs.shape == (len(names), 2) and bool((pairs[:, 0] < pairs[:, 1]).all())
+            finite = pairs.shape == (len(names), 2) and np.isfinite(pairs).all()
+            whole = bool(finite and (pairs[:, 0] < pairs[:, 1]).all())
         except (TypeError, ValueError, IndexError):
             whole = False
         if not names or not whole:
             raise InputError(
-                f"{self.name}: measure_ranges must be a pair (low, high) for each of measure_names "
+                f"{self.name}: measure_ranges must be a finite pair (low, high) for each of measure_names "
                 f"({', '.join(map(str, names)) or 'there are none'}), got {ranges}."
             )
         shape = self.archive_shape
@@ -119,10 +120,10 @@ class Environment(ABC):
         if found.shape != (len(names),):
             raise InputError(
                 f"{self.name}: {when}, measures must have shape ({len(names)},) for {', '.join(names)}, got "
-                f"{found.shape}."
+                f"{found.shape}: {found.tolist()}."
             )
         for name, value, (low, high) in zip(names, found.tolist(), ranges, strict=True):
-            slack = OUTSIDE * (high - low)
+            slack = ROUNDING * max(abs(low), abs(high))
             if not low - slack <= value <= high + slack:  # NaN does not
                 raise InputError(
                     f"{self.name}: {when}, {name!r} is {value:g}, which is not within its range "

@@ -3,7 +3,7 @@
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,10 +89,12 @@ class Foreign(Environment):
         if proxies.shape != wanted:
             raise InputError(
                 f"{self.name}: the measure function must return shape {wanted[1:]} for "
-                f"{', '.join(self._names)} of each environment, got {proxies.shape} for {n}."
+                f"{', '.join(self._names)} of each environment, got {proxies.shape} for {n}: "
+                f"{proxies.tolist()}."
             )
         found = np.asarray(self.measures(jnp.asarray(proxies, jnp.float32), jnp.ones(n)))
-        self.check_measures(found[0] if found.ndim else found, "in the beginning")
+        for one in found if found.ndim else [found]:
+            self.check_measures(np.asarray(one), "in the beginning")
 
     def moved(
         self, state: TaskState, bodies: Any, observation: Array, reward: Array, proxies: Array,
@@ -130,21 +132,38 @@ class Foreign(Environment):
 class BraxTask(Foreign):
     """An environment with `reset(rng)` and `step(state, action)` of Brax or MuJoCo Playground."""
 
-    def __init__(self, env: Any, measure: Callable[[Any], Array], *common: Any, control_dt: float) -> None:
+    def __init__(
+        self, env: Any, measure: Callable[[Any], Any], *common: Any, observation: str, control_dt: float
+    ) -> None:
         super().__init__(*common)
-        self.env, self.measure = env, measure
-        size = env.observation_size
-        if not isinstance(size, int):
-            raise InputError(f"{self.name}: policies here see a vector of numbers, and it shows {size}.")
-        self.observation_size, self.action_size = size, int(env.action_size)
+        self.env, self._observation = env, observation
+        # lists become arrays before they are mapped, and not a list of the environments' arrays
+        self.measure: Callable[[Any], Array] = lambda state: jnp.asarray(measure(state), jnp.float32)
+        self.observation_size, self.action_size = self._seen_size(), int(env.action_size)
         self.control_dt = control_dt
         self.control_range = ((-1.0, 1.0),) * self.action_size
         self.model, self._positions = _drawn(env)
 
         def first(key: Array) -> Array:
-            return jnp.asarray(measure(env.reset(_old(key))), jnp.float32)
+            return self.measure(env.reset(_old(key)))
 
         self.check_sample(np.asarray(jax.jit(first)(jax.random.key(0)))[None], 1)
+
+    def _seen_size(self) -> int:
+        """How many numbers a policy sees; of several observations, those of the chosen one."""
+        size = self.env.observation_size
+        if isinstance(size, Mapping):
+            size = size[choose("observation", self._observation, size)]
+        if isinstance(size, tuple) and len(size) == 1:
+            size = size[0]
+        if not isinstance(size, int):
+            raise InputError(f"{self.name}: policies here see a vector of numbers, and it shows {size}.")
+        return size
+
+    def _seen(self, states: Any) -> Array:
+        """Observations (n, o)."""
+        seen = states.obs
+        return jnp.asarray(seen[self._observation] if isinstance(seen, Mapping) else seen, jnp.float32)
 
     def pose(self, state: TaskState) -> Array:
         """Joint positions, if the environment shows them."""
@@ -152,23 +171,24 @@ class BraxTask(Foreign):
 
     def _place(self, keys: Array, before: TaskState | None) -> TaskState:  # noqa: ARG002
         states = jax.vmap(lambda key: self.env.reset(_old(key)))(keys)
-        return self.started(states, jnp.asarray(states.obs, jnp.float32))
+        return self.started(states, self._seen(states))
 
     def _step(self, state: TaskState, action: Array) -> TaskState:
         after = jax.vmap(self.env.step)(state.bodies, action)
         done = after.done > 0.5
         # a wrapper may say which ends are time limits; without one, every end is the task's own
-        cut = (after.info.get("truncation", jnp.zeros_like(after.done)) > 0.5) & done
-        proxies = jax.vmap(self.measure)(after)
+        info = getattr(after, "info", None)
+        marked = info.get("truncation") if isinstance(info, Mapping) else None
+        cut = jnp.zeros_like(done) if marked is None else (marked > 0.5) & done
         return self.moved(
-            state, after, jnp.asarray(after.obs, jnp.float32), jnp.asarray(after.reward, jnp.float32),
-            jnp.asarray(proxies, jnp.float32), done & ~cut, cut,
+            state, after, self._seen(after), jnp.asarray(after.reward, jnp.float32),
+            jax.vmap(self.measure)(after), done & ~cut, cut,
         )  # fmt: skip
 
 
 def from_brax(
     env: Any,
-    measure: Callable[[Any], Array],
+    measure: Callable[[Any], Any],
     *,
     name: str,
     measure_names: Sequence[str],
@@ -177,6 +197,7 @@ def from_brax(
     qd_offset: float = 0.0,
     episode_length: int = 1000,
     episode: Callable[[Array, Array], Array] | None = None,
+    observation: str = "state",
 ) -> Environment:
     """An environment of Brax or MuJoCo Playground as a task; rollouts are compiled whole.
 
@@ -202,6 +223,7 @@ def from_brax(
         qd_offset: subtracted from every objective before summing the QD-score.
         episode_length: control steps until an episode is truncated.
         episode: measures (n, k) from proxies' sums (n, k) and the steps (n,) lived; their mean by default.
+        observation: which one the policies see, of an environment that shows several by name.
     """
     for method in ("reset", "step", "observation_size", "action_size"):
         if not hasattr(env, method):
@@ -209,10 +231,12 @@ def from_brax(
     common = (
         name, "brax", measure_names, measure_ranges, archive_shape, qd_offset, episode_length, episode,
     )  # fmt: skip
-    return BraxTask(env, measure, *common, control_dt=float(getattr(env, "dt", math.nan)))
+    return BraxTask(
+        env, measure, *common, observation=observation, control_dt=float(getattr(env, "dt", math.nan))
+    )
 
 
-def brax_feet(env: Any, links: Sequence[str]) -> Callable[[Any], Array]:
+def brax_feet(env: Any, links: Sequence[str | int]) -> Callable[[Any], Array]:
     """A measure function for robots of Brax: does a link touch anything, 0 or 1; the measures of the paper.
 
     Example:
@@ -222,11 +246,11 @@ def brax_feet(env: Any, links: Sequence[str]) -> Callable[[Any], Array]:
 
     Args:
         env: of Brax.
-        links: names of the feet.
+        links: of the feet, by name, or by number where no name is theirs alone, as in Brax' ant.
     """
     from brax import contact
 
-    numbers = [env.sys.link_names.index(choose("link", link, env.sys.link_names)) for link in links]
+    numbers = [_link(list(env.sys.link_names), link) for link in links]
 
     def measure(state: Any) -> Array:
         found = contact.get(env.sys, state.pipeline_state.x)
@@ -235,6 +259,17 @@ def brax_feet(env: Any, links: Sequence[str]) -> Callable[[Any], Array]:
         return jnp.stack([(touching & own).any() for own in theirs]).astype(jnp.float32)
 
     return measure
+
+
+def _link(names: list[str], link: str | int) -> int:
+    """A link's number, from that or from a name that no other has."""
+    if not isinstance(link, str) and 0 <= link < len(names):
+        return int(link)
+    if names.count(str(link)) == 1:
+        return names.index(str(link))
+    wrong = "there is more than one link" if link in names else "unknown link"
+    listed = ", ".join(f"{number} {name!r}" for number, name in enumerate(names))
+    raise InputError(f"{wrong} {link!r}. Give the number or the name of one: {listed}.")
 
 
 def _old(key: Array) -> Array:
@@ -305,7 +340,10 @@ class _Worlds:
         observation, reward, terminated, truncated, info = world.step(action)
         proxies = np.asarray(self.measure(observation, action, info), np.float32)
         if proxies.shape != (len(handles), self.k):
-            raise InputError(f"the measure function gave {proxies.shape} for {len(handles)} environments.")
+            raise InputError(
+                f"the measure function gave {proxies.shape} for {len(handles)} environments, not "
+                f"{(len(handles), self.k)}."
+            )
         self._tickets[number] += 1
         self._over[number] = np.asarray(terminated | truncated, bool)
         return (

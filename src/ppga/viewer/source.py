@@ -51,6 +51,13 @@ class Source:
         """Whether there is more than an archive."""
         return RunFolder(self.path).config.is_file()
 
+    def task(self) -> str | None:
+        """Name of the task, if it can be read."""
+        archive = self.snapshot().archive
+        if archive is not None:
+            return str(archive.description["task"]["name"])
+        return RunFolder(self.path).read()[0] if self.is_run else None
+
     def exists(self) -> bool:
         """Whether there is anything to look at, or will be."""
         return self.is_run or self.file(ARCHIVED) is not None

@@ -425,7 +425,7 @@ FULL = """
 import resource, signal, sys
 from ppga.cli import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))  # less than a checkpoint, more than a line
+resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))  # less than a checkpoint, more than a line
 main()
 """
 

@@ -32,6 +32,8 @@ from ppga.errors import InputError
 from ppga.policies import CLIP, Network, Policy, init_mlp
 from ppga.rendering import Renderer
 from ppga.rollouts import evaluate
+from ppga.tasks import TASKS
+from ppga.tasks.locomotion import HalfCheetah
 from ppga.viewer.player import Episode, Player
 from ppga.viewer.server import PageServer
 from ppga.viewer.source import Source
@@ -409,12 +411,22 @@ def test_nobody_can_ask_the_stage_for_a_public_address(server: PageServer) -> No
     assert stage.server.request_share_url(verbose=False) is None
 
 
-def test_what_cannot_be_shown_is_told(tmp_path: Path) -> None:
+class Shy(HalfCheetah):
+    """Cannot be drawn."""
+
+    name = "shy"
+
+    def drawable(self) -> mujoco.MjModel:
+        raise RuntimeError("look away")
+
+
+def test_what_cannot_be_shown_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's mistake in its own words, and whatever else goes wrong by its name."""
+    monkeypatch.setitem(TASKS, "shy", Shy)
     for change, problem in (
-        ({"name": "mine"}, "task of your own"),
-        ({"physics": "marbles"}, "marbles"),
-        ({"episode_length": -5}, "-5"),
+        ({"name": "mine"}, "mine is a task of your own"),
+        ({"physics": "marbles"}, "'marbles'"),
+        ({"name": "shy"}, "RuntimeError: look away"),
     ):
         made = cheetahs()
         made.description["task"] |= change

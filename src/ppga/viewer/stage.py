@@ -224,17 +224,18 @@ class _Lane:
         self.floor = scene.add_frame(name, show_axes=False, visible=visible)
         ground, line = (246, 244, 240), (196, 194, 190)
         scene.add_grid(
-            f"{name}/ground", width=LANE, height=width, plane="xy", cell_size=LANE, section_size=LANE,
-            cell_color=ground, section_color=ground, plane_color=ground, plane_opacity=1.0,
-            shadow_opacity=0.25,
+            f"{name}/ground", width=LANE, height=width, plane="xy", cell_thickness=0.0, section_thickness=0.0,
+            plane_color=ground, plane_opacity=1.0, shadow_opacity=0.25,
         )  # fmt: skip
         places = np.arange(SQUARE - LANE / 2, LANE / 2 + SQUARE / 2, SQUARE)
         ends = np.array([[0, -width / 2, ABOVE], [0, width / 2, ABOVE]])
         segments = ends + places[:, None, None] * np.array([1, 0, 0])
         self.across = scene.add_line_segments(f"{name}/across", segments.astype(np.float32), line)
-        ends = np.array([[[-LANE / 2, 0, ABOVE], [LANE / 2, 0, ABOVE]]], np.float32)
+        # in short pieces: one that reaches behind the camera is not drawn
+        ends = np.array([[-SQUARE, 0, ABOVE], [0, 0, ABOVE]])
+        pieces = (ends + places[:, None, None] * np.array([1, 0, 0])).astype(np.float32)
         count = max(2, round(width / SQUARE))
-        self.along = [scene.add_line_segments(f"{name}/along{n}", ends, line) for n in range(count)]
+        self.along = [scene.add_line_segments(f"{name}/along{n}", pieces, line) for n in range(count)]
 
     def put(self, shown: NumpyArray, place: NumpyArray) -> None:
         """Below a robot that is shown at one place of the stage, and is at another in its world."""

@@ -1,3 +1,4 @@
+import copy
 import json
 import threading
 from dataclasses import replace
@@ -153,8 +154,12 @@ def test_what_cannot_be_evaluated_is_told(task: Same, archive: Archive) -> None:
     empty = Archive(archive.description, {name: values[:0] for name, values in archive.elites.items()})
     with pytest.raises(InputError, match="empty"):
         corrected.evaluate(empty, task=task)
-    with pytest.raises(InputError, match="see 11 numbers"):
+    with pytest.raises(InputError, match="is of same, not of walker2d"):
         corrected.evaluate(archive, task=ppga.make_task("walker2d"))
+    wider = copy.copy(task)
+    wider.observation_size = 12
+    with pytest.raises(InputError, match="see 11 numbers and give 3; same shows 12"):
+        corrected.evaluate(archive, task=wider)
 
 
 def test_mapped_arrays_are_all_of_one_file(tmp_path: Path) -> None:

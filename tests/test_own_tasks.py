@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from rich.console import Console
 
 import ppga
-from ppga import InputError
+from ppga import InputError, cli
 from ppga.adaptation import draw, recover
 from ppga.analysis.corrected import play_all
 from ppga.analysis.proxies import _correlation, _rank_correlation, _ranks
@@ -213,7 +214,7 @@ def test_the_list_of_tasks_survives_a_broken_package(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ppga.tasks]\nbroken = no_such_module:Robot\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli, "console", Console(width=200))  # that of the module has measured already
     assert here(monkeypatch, "tasks") == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
     assert "installed task broken cannot be loaded" in rows["broken"]

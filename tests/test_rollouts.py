@@ -1,7 +1,9 @@
 """Whole episodes against a slow loop over single steps."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +52,16 @@ def test_evaluate_is_the_sum_and_mean_over_the_steps_lived(name: str) -> None:
         assert len(set(scores.steps.tolist())) > 1, "episodes of different lengths make this test"
 
 
+@pytest.fixture
+def optimised() -> Iterator[None]:
+    """XLA as users have it."""
+    update: Any = jax.config.update
+    update("jax_disable_most_optimizations", False)
+    yield
+    update("jax_disable_most_optimizations", True)
+
+
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("sample", [False, True])
 def test_scores_do_not_depend_on_how_policies_are_shared_among_threads(
     sample: bool, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
-	@echo "make test    install, lint, and run all tests (a quarter of an hour)"
+	@echo "make test    install, lint, and run all tests (some twenty minutes)"
 	@echo "make fuzz    throw odd files, settings and requests at it for long (an hour or so)"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
@@ -43,7 +43,7 @@ lint: $(DEV_READY)
 	$(BIN)/mypy
 
 test: lint system
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 FUZZ ?= 20000
 fuzz: $(DEV_READY)

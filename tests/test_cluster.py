@@ -116,7 +116,7 @@ def trained(where: Cluster, output: Path, disturb: bool = False) -> tuple[ppga.A
 
     def watch(iteration: ppga.Iteration) -> None:
         records.append(iteration.record)
-        if disturb:
+        if disturb and not iteration.stop:
             crew = iteration.algorithm.problem.make_judge.args[0]  # type: ignore[attr-defined]
             victim = crew.pids()[len(records) % 2]
             threading.Timer(0.05, lambda: os.kill(victim, signal.SIGKILL)).start()

@@ -23,7 +23,7 @@ CORES = 1
 """Cores a worker sees. XLA rounds differently with another number, so all workers have the same."""
 TRIES = 3
 """How often a share is computed again before it is taken to be what kills its workers."""
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds to wait for a worker to begin."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -262,14 +262,9 @@ def words_of(plan: Plan) -> list[str]:
     """The command that makes this plan, without `ppga`."""
     output = plan.output.absolute()
     tasks = [plan.files.get(task, task) for task in plan.tasks]
-    budget = [
-        word
-        for name in ("minutes", "env_steps", "evaluations")
-        if (limit := getattr(plan.budget, name)) is not None
-        for word in (f"--{name.replace('_', '-')}", str(limit))
-    ]
     return [
-        "study", "--tasks", *tasks, "--algorithms", *plan.algorithms, "--seeds", str(plan.seeds), *budget,
+        "study", "--tasks", *tasks, "--algorithms", *plan.algorithms, "--seeds", str(plan.seeds),
+        *_budget_words(plan.budget),
         "--preset", plan.preset, "--episodes", str(plan.episodes), "--output", str(output),
     ]  # fmt: skip
 
@@ -348,12 +343,7 @@ def _last(folder: RunFolder) -> dict[str, Any] | None:
 
 def _train_words(one: Planned, plan: Plan) -> list[str]:
     """The command that begins a run, or goes on with it."""
-    budget = [
-        word
-        for name in ("iterations", "minutes", "env_steps", "evaluations")
-        if (limit := getattr(plan.budget, name)) is not None
-        for word in (f"--{name.replace('_', '-')}", str(limit))
-    ]
+    budget = _budget_words(plan.budget)
     task = plan.files.get(one.task, one.task)
     if RunFolder(one.folder).config.exists():
         return ["train", task, "--resume", str(one.folder), *budget]
@@ -362,6 +352,16 @@ def _train_words(one: Planned, plan: Plan) -> list[str]:
         "train", task, "--algorithm", algorithm, "--preset", plan.preset, "--seed", str(one.seed),
         "--output", str(one.folder), *budget, *options,
     ]  # fmt: skip
+
+
+def _budget_words(budget: Budget) -> list[str]:
+    """A budget as options."""
+    return [
+        word
+        for name in ("iterations", "minutes", "env_steps", "evaluations")
+        if (limit := getattr(budget, name)) is not None
+        for word in (f"--{name.replace('_', '-')}", str(limit))
+    ]
 
 
 def _evaluate_words(one: Planned, plan: Plan) -> list[str]:

@@ -183,6 +183,11 @@ def test_sparse_restarts_prefer_cells_beside_empty_ones(kind: Any) -> None:
     drawn = [int(archives.random_elite(draws, sparse=True)["index"]) for _ in range(2000)]
     often = np.array([drawn.count(cell) for cell in cells]) / 2000
     np.testing.assert_allclose(often, np.array(counted) / sum(counted), atol=0.05)
+    objective = elites_of(archives.result, cells)["objective"]
+    by_rank = np.array([(np.sum(objective <= one) / len(cells)) ** 4 for one in objective])
+    drawn = archives.random_elites(draws, 2000, sparse=True, good=True)["index"].tolist()
+    often = np.array([drawn.count(cell) for cell in cells]) / 2000
+    np.testing.assert_allclose(often, counted * by_rank / (counted * by_rank).sum(), atol=0.05)
 
 
 def filled(kind: Any = "grid", n: int = 50, seed: int = 0) -> ArchivePair:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ppga.adaptation import Recovery
 
 console = Console()
-BENCHMARKS = ("physics", "vppo", "iteration", "view")
+BENCHMARKS = ("physics", "vppo", "iteration", "view", "scale", "memory")
 
 
 OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
@@ -564,6 +564,7 @@ def bench(
     rounds: int = 5,
     threads: int | None = None,
     compare: bool = False,
+    shape: tuple[int, ...] | None = None,
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
 ) -> None:
     """Measure speed on this machine, as ratios within one run.
@@ -573,14 +574,16 @@ def bench(
     Args:
         what: physics (control steps/s of the engines beside the bare library), vppo (training and judging
             steps/s beside what physics and updates alone would allow), iteration (what PPGA spends on
-            anything but simulating and learning) or view (how long a click in the viewer takes).
+            anything but simulating and learning), view (how long a click in the viewer takes), scale (how
+            far Ray's workers carry) or memory (of full archives).
         task: a task, or all.
-        preset: settings of vppo and iteration.
-        environments: how many run at once; 1,024 for physics, the preset's for vppo.
+        preset: settings of vppo, iteration, scale and memory.
+        environments: how many run at once; 1,024 for physics, the preset's for vppo and scale.
         steps: control steps in one timed call.
         rounds: how often each thing is timed, or iterations; medians are reported.
         threads: threads of MuJoCo, here and in the bare library; all visible cores by default.
         compare: with physics, measure MJX, Brax and Gymnasium too, where they are installed; takes minutes.
+        shape: with memory, cells along each measure; the task's own by default.
         json: also write the results to this file.
     """
     choose("benchmark", what, BENCHMARKS)
@@ -612,6 +615,14 @@ def bench(
                 from ppga.bench.viewer import bench_view
 
                 new = bench_view(name, rounds)
+            elif what == "scale":
+                from ppga.bench.scale import bench_scale
+
+                new = bench_scale(name, preset, environments, rounds)
+            elif what == "memory":
+                from ppga.bench.memory import bench_memory
+
+                new = bench_memory(name, preset, shape)
             else:
                 from ppga.bench.learning import bench_iteration
 

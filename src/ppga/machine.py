@@ -95,6 +95,15 @@ def peak_memory_gib() -> float | None:
     return round(kilobytes / 2**20 / (1024 if platform.system() == "Darwin" else 1), 2)
 
 
+def used_memory() -> int:
+    """Bytes of memory this process holds now; the most it ever held, where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return int((peak_memory_gib() or 0.0) * 2**30)
+
+
 def free_memory() -> int:
     """Bytes of memory that can still be had; all there are, where the system does not tell more."""
     try:

@@ -39,6 +39,15 @@ def replacing(path: Path) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+def whole(array: Any) -> NumpyArray:
+    """An array of JAX for NumPy, also where its parts are with several processes, which all ask for it."""
+    if getattr(array, "is_fully_addressable", True) or array.is_fully_replicated:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
 def sync(path: Path) -> None:
     """Have the system put a file, or a folder's entries, on the disk."""
     handle = os.open(path, os.O_RDONLY)

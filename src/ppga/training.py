@@ -19,11 +19,12 @@ from ppga import machine
 from ppga.algorithms import ALGORITHMS
 from ppga.archives.maps import text as heatmap
 from ppga.cluster.crew import Cluster
+from ppga.cluster.devices import join, leads
 from ppga.errors import InputError, choose
 from ppga.runs import PRESETS, Budget, Outcome, PPGAConfig, preset, train
 from ppga.runs import resume as continue_run
 from ppga.runs.config import differences
-from ppga.runs.display import Display, Lines, Picture
+from ppga.runs.display import Display, Lines, Picture, Silent
 from ppga.runs.estimate import Estimate, estimate, span
 from ppga.runs.folder import RunFolder
 from ppga.runs.loop import check_known, make_algorithm
@@ -43,6 +44,8 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
     given_preset = _after("--preset", words) or "laptop"
     algorithm = _after("--algorithm", words) or "ppga"
     old_run = _after("--resume", words)
+    if (RunFolder(Path(old_run)).read()[1].cluster if old_run else _after("--cluster", words)) == "jax":
+        join(_meeting(words))  # before anything computes
     guess = known_task or next((name for word in words if (name := _named(word))), "halfcheetah")
     default_budget: Budget | None
     if old_run:
@@ -62,6 +65,7 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None,
         address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
         workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+        rank: Annotated[int | None, tyro.conf.arg(metavar="I")] = None,
         quiet: bool = False,
         dry_run: bool = False,
         config: Annotated[PPGAConfig, tyro.conf.arg(name="")] = defaults,
@@ -83,7 +87,10 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
             output: the run's folder; runs/TASK-ALGORITHM-TIME by default.
             resume: continue this run, as if it had never stopped; budgets may be raised.
             address: with --cluster ray, a Ray cluster that is there, or auto; one on this machine by default.
-            workers: with --cluster ray, how many; results do not depend on it.
+                With --cluster jax, where the first of several processes is, or auto where SLURM began them.
+            workers: with --cluster ray, how many; results do not depend on it. With --cluster jax, how many
+                processes, if there are several.
+            rank: with --cluster jax, which of the processes this is, from 0; the first one writes the run.
             quiet: print the end and warnings only.
             dry_run: show the settings, the memory and the time it will take, and stop.
             config: all else.
@@ -92,7 +99,8 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         budget = default_budget if given == Budget() else given
         assert budget is not None
         budget.check()
-        display, cluster = make_display(console, quiet), Cluster(address, workers)
+        cluster = Cluster(address, workers, rank)
+        display = make_display(console, quiet) if leads() else Silent()
         if resume is not None:
             task = find(task) if task is not None and task != "sphere" else task
             _check_resumed(resume, task, old_task, defaults, config, output, "--preset" in " ".join(words))
@@ -118,7 +126,8 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         else:
             folder = output or Path("runs") / f"{task}-{config.algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
             outcome = train(task, config, budget=budget, output=folder, display=display, cluster=cluster)
-        show(console, outcome)
+        if leads():
+            show(console, outcome)
 
     return run
 
@@ -184,6 +193,13 @@ def _after(option: str, words: Sequence[str]) -> str | None:
         if word.startswith(f"{option}="):
             return word.removeprefix(f"{option}=")
     return None
+
+
+def _meeting(words: Sequence[str]) -> Cluster:
+    """Where several processes meet; numbers that are none are for others to tell."""
+    counts = [_after(option, words) for option in ("--workers", "--rank")]
+    workers, rank = (int(word) if word and word.isdigit() else None for word in counts)
+    return Cluster(_after("--address", words), workers, rank)
 
 
 def _minutes(words: Sequence[str]) -> float | None:

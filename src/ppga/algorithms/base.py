@@ -18,13 +18,15 @@ from ppga.archives import ArchivePair, Guidance
 from ppga.archives.pair import elites_of
 from ppga.errors import InputError, at_least_one
 from ppga.policies import Policy
-from ppga.storage import NumpyArray
+from ppga.storage import NumpyArray, whole
 from ppga.tasks import Environment
 
 AT_ONCE = 128
 """Episodes that are worth playing at once."""
 AGAIN = 10**6
 """Stream of an iteration's randomness by which elites are judged once more."""
+ANEW = AGAIN + 1
+"""Stream of it by which those begin anew that are lost."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class SearchConfig:
             `first_updates`, as the beginning does; 0: none.
         patience: iterations without a new elite after which a search policy is restarted; 0: only when none
             of its branches entered the soft archive, as in the paper.
-        restart_at: a random elite, or by preference one with empty cells around it (sparse).
+        restart_at: a random elite, by preference one with empty cells around it (sparse), or one that is good
+            besides (promising).
         emitters: search policies at once.
         strategy: what adapts the gradient coefficients: xnes, or cma-es as in CMA-MAEGA.
         step: how the search policy moves: by walking (PPO, N2), or by recombining the best branches.
@@ -86,7 +89,7 @@ class SearchConfig:
     leg: int = 0
     reward_every: int = 0
     patience: int = 0
-    restart_at: Literal["random", "sparse"] = "random"
+    restart_at: Literal["random", "sparse", "promising"] = "random"
     emitters: int = 1
     strategy: Annotated[Literal["xnes", "cma-es"], tyro.conf.arg(aliases=("--strategy",))] = "xnes"
     step: Annotated[Literal["walk", "recombination"], tyro.conf.arg(aliases=("--step",))] = "walk"
@@ -226,6 +229,7 @@ class Algorithm:
         record = self.iterate()
         if self.config.recheck:
             record["moved"] = self.recheck()
+        self.mend()
         return {
             "iteration": self.iteration,
             "evaluations": self.evaluations,
@@ -238,6 +242,22 @@ class Algorithm:
             "nonfinite": self.nonfinite,
             **record,
         }
+
+    def mend(self) -> None:
+        """Begin anew with learners that have learnt what is not finite."""
+        mend = getattr(self.problem, "mend", None)
+        if mend is None:  # nobody learns there
+            return
+        self.search, lost = mend(self.search, jax.random.fold_in(self.key(), ANEW))
+        for number in np.flatnonzero(lost):
+            self.nonfinite += 1
+            self.warnings.append(
+                f"learner {number} is lost, what it has learnt is not finite: it begins anew"
+            )
+            self.restart(int(number))
+
+    def restart(self, number: int) -> None:
+        """Put a learner that begins anew where it should begin."""
 
     # For the algorithms.
 
@@ -265,6 +285,7 @@ class Algorithm:
             self.evaluations += spent.policies
             self.episodes += spent.episodes
         else:
+            self.nonfinite += spent.nonfinite
             self.warnings += spent.warnings
 
     def judge(self, solutions: NumpyArray, key: jax.Array) -> Judgement:
@@ -385,7 +406,7 @@ class Algorithm:
         """All that is needed to go on, as plain arrays."""
         leaves, _ = jax.tree.flatten(self.search)
         return {
-            **{f"search/{number:03d}": np.asarray(leaf) for number, leaf in enumerate(leaves)},
+            **{f"search/{number:03d}": whole(leaf) for number, leaf in enumerate(leaves)},
             **{f"archives/{name}": values for name, values in self.archives.state().items()},
             **{f"aside/{name}": values for name, values in self.problem.aside().items()},
             "counters": np.array(list(self.counters().values()), np.int64),

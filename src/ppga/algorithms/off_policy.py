@@ -57,6 +57,7 @@ class OffPolicy(PolicyProblem):
 
     remembers = True
     replay: Replay
+    learners: tuple[str, ...] = ("critics", "actors")
 
     def __init__(
         self,

@@ -47,6 +47,8 @@ class SACPopulation(PolicyProblem):
 
     replay: Replay
 
+    learners = ("agents",)
+
     def __init__(
         self,
         task: Environment,

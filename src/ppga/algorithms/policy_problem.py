@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ppga.algorithms.base import SearchConfig
-from ppga.algorithms.problem import Judgement
+from ppga.algorithms.problem import Judgement, sound
 from ppga.learners.replay import Replay
 from ppga.networks import Network
-from ppga.physics import Array
+from ppga.physics import Array, select
 from ppga.policies import CLIP, Moments, Policy, init_mlp
 from ppga.rollouts import Judge, Transitions, explore
 from ppga.storage import NumpyArray
@@ -63,6 +63,8 @@ class PolicyProblem:
     start_steps = LOOK[0] * LOOK[1]
     replay: Replay | None = None
     """What a learner off policy remembers."""
+    learners: tuple[str, ...] = ()
+    """Of its state, the parts whose rows (n, ...) learn: those of one learner go together."""
     make_judge: Callable[..., Judge] = Judge
     """Who judges, made of task, network, episodes, whether to sample, and whether to watch."""
 
@@ -131,6 +133,16 @@ class PolicyProblem:
 
         seen: Moments = jax.jit(play)(key)
         return seen
+
+    def mend(self, state: Any, key: Array) -> tuple[Any, NumpyArray]:
+        """New learners in the places of those that have learnt what is not finite; which (n,) those are."""
+        parts = {name: getattr(state, name) for name in self.learners}
+        lost = ~sound(parts) if parts else np.zeros(0, bool)
+        if lost.any():
+            fresh = self.start(key)
+            new = {name: getattr(fresh, name) for name in parts}
+            state = replace(state, **select(jnp.asarray(lost), new, parts))
+        return state, lost
 
     def policies(self, state: Any) -> Policy:
         """How policies see and sway, m of them; their parameters are not looked at."""

@@ -53,6 +53,8 @@ class PolicySearch(PolicyProblem):
         gradients: how many objectives the Jacobian is of, the reward first; all by default.
     """
 
+    learners = ("policies", "skills", "returns")
+
     def __init__(
         self,
         task: Environment,
@@ -225,9 +227,8 @@ class PolicySearch(PolicyProblem):
             (state.policies, state.returns),
             (one, returns),
         )
-        share = self.ppo.environments // self.search.emitters
-        its_own = jnp.arange(self.ppo.environments) // share == emitter
-        worlds = select(its_own, self.vppo.init_worlds(key), state.worlds)
+        its_own = self.vppo.owners(self.search.emitters) == emitter
+        worlds = select(jnp.asarray(its_own), self.vppo.init_worlds(key), state.worlds)
         return replace(state, policies=policies, returns=returns, worlds=worlds)
 
     def _with_noise(self, state: SearchState) -> SearchState:
@@ -239,8 +240,10 @@ class PolicySearch(PolicyProblem):
 
     def _effort(self, report: Report, updates: int, names: tuple[str, ...]) -> Effort:
         loss = np.asarray(report.value_loss)
+        left_out = np.asarray(report.nonfinite + report.diverged).sum()  # of an update, in the mean
         return Effort(
             env_steps=updates * self.ppo.environments * self.ppo.rollout_length,
+            nonfinite=round(updates * float(left_out)),
             metrics={
                 name: np.asarray(getattr(report, name)).tolist()
                 for name in (
@@ -251,6 +254,7 @@ class PolicySearch(PolicyProblem):
                     "explained",
                     "entropy",
                     "nonfinite",
+                    "diverged",
                     "rate",
                 )
             },

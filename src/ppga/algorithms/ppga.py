@@ -178,21 +178,22 @@ class PPGA(Algorithm):
             weights[0] = 1.0
         return weights
 
-    def restart(self, emitter: int) -> None:
+    def restart(self, number: int) -> None:
         """Begin again at an elite of the archive; at the best one, for the reward, every so often."""
-        self.restart_strategy(emitter)
+        self.restart_strategy(number)
         self.restarts += 1
-        self.idle[emitter] = self.age[emitter] = 0
+        self.idle[number] = self.age[number] = 0
         every = self.config.reward_every
-        self.rewarding[emitter] = bool(every) and self.restarts % every == 0
+        self.rewarding[number] = bool(every) and self.restarts % every == 0
         if not self.archives.result.empty:
-            draws = np.random.default_rng([self.seed, self.iteration, emitter, 1])
-            if self.rewarding[emitter]:
+            draws = np.random.default_rng([self.seed, self.iteration, number, 1])
+            if self.rewarding[number]:
                 elite = self.archives.best_elite()
             else:
-                elite = self.archives.random_elite(draws, self.config.restart_at == "sparse")
-            key = jax.random.fold_in(self.key(), emitter)
-            self.search = self.problem.move(self.search, emitter, elite, key)
+                where = self.config.restart_at
+                elite = self.archives.random_elite(draws, where != "random", where == "promising")
+            key = jax.random.fold_in(self.key(), number)
+            self.search = self.problem.move(self.search, number, elite, key)
 
     def restart_strategy(self, emitter: int) -> None:
         """XNES back to its first step size, around zero or around a random point."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ppga.storage import NumpyArray
@@ -39,13 +41,26 @@ class Effort:
 
     Attributes:
         env_steps: control steps.
+        nonfinite: gradient steps and episodes that were left out because something was not finite.
         metrics: named numbers for the record.
         warnings: what a user should know.
     """
 
     env_steps: int = 0
+    nonfinite: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+
+def sound(tree: Any) -> NumpyArray:
+    """Which (n,) rows of all arrays (n, ...) are finite."""
+    return np.asarray(_sound(tree))
+
+
+@jax.jit
+def _sound(tree: Any) -> jax.Array:
+    rows = [jnp.isfinite(leaf).reshape(len(leaf), -1).all(axis=1) for leaf in jax.tree.leaves(tree)]
+    return jnp.stack(rows).all(axis=0)
 
 
 def effort_of(loss: NumpyArray, env_steps: int = 0, **metrics: Any) -> Effort:

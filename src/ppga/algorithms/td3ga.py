@@ -43,6 +43,8 @@ class TD3GAState:
 class TD3Search(OffPolicy):
     """A task as a problem with gradients, by TD3."""
 
+    learners = ("theta", "critics")
+
     def start(self, key: Array) -> TD3GAState:
         """New critics, and policies that do something."""
         m, k1 = self.search.emitters, len(self.weights)

@@ -8,12 +8,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy_groupies import aggregate_nb as aggregate
 from ribs.archives import CVTArchive, GridArchive
+from scipy.stats import rankdata
 
 from ppga.errors import InputError
 
 NumpyArray = np.ndarray[Any, Any]
 Fields = Mapping[str, tuple[int, ...]]
 """Name -> shape of what is kept with each elite besides its solution; float32."""
+
+GOOD = 4
+"""How much more likely a good elite is: as its rank among all, to this power: the best fifth gets 67%."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +210,8 @@ class ArchivePair:
     def guide(
         self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
     ) -> Guidance:
-        """Offer n solutions to the soft archive; those whose judgement is not finite are turned away."""
-        finite = _finite(solution, objective, measures)
+        """Offer n solutions to the soft archive; those of which anything is not finite are turned away."""
+        finite = _finite(solution, objective, measures, **fields)
         improvement = np.full(len(objective), np.nan, np.float32)
         entered = np.zeros(len(objective), bool)
         if finite.any():
@@ -245,7 +249,7 @@ class ArchivePair:
 
         `episodes` is by how many they were judged: one number for all, or (n,).
         """
-        finite = _finite(solution, objective, measures)
+        finite = _finite(solution, objective, measures, **fields)
         best = self.promising(np.where(finite, objective, np.nan), measures)
         if best.any():
             rows = {"solution": solution, "objective": objective, "measures": measures, **fields}
@@ -290,12 +294,14 @@ class ArchivePair:
         self.keep(solution, objective, measures, **fields)
         return self.guide(solution, objective, measures, **fields)
 
-    def random_elite(self, draws: np.random.Generator, sparse: bool = False) -> dict[str, NumpyArray]:
+    def random_elite(
+        self, draws: np.random.Generator, sparse: bool = False, good: bool = False
+    ) -> dict[str, NumpyArray]:
         """An elite with all its fields: every filled cell as likely, or by how many empty neighbours it has.
 
         Of the elitist archive: the soft one holds whatever exceeded its threshold last.
         """
-        elites = self.random_elites(draws, 1, sparse)
+        elites = self.random_elites(draws, 1, sparse, good)
         return {name: values[0] for name, values in elites.items()}
 
     def best_elite(self) -> dict[str, NumpyArray]:
@@ -305,17 +311,27 @@ class ArchivePair:
         return {name: values[0] for name, values in elites_of(self.result, np.array([cell])).items()}
 
     def random_elites(
-        self, draws: np.random.Generator, n: int, sparse: bool = False
+        self, draws: np.random.Generator, n: int, sparse: bool = False, good: bool = False
     ) -> dict[str, NumpyArray]:
-        """So many of them (n, ...), drawn with replacement."""
+        """So many of them (n, ...), drawn with replacement.
+
+        Args:
+            draws: by which they are drawn.
+            n: how many.
+            sparse: those with empty neighbours are more likely.
+            good: those that are better than many others are.
+        """
         cells = np.sort(self.result.data("index"))
         if not len(cells):
             raise InputError("the archive is empty.")
-        chances = None
+        chances = np.ones(len(cells))
         if sparse:
-            empty = self.empty_neighbours(cells) + 1e-3  # all full: all alike
-            chances = empty / empty.sum()
-        return elites_of(self.result, draws.choice(cells, n, p=chances))
+            chances *= self.empty_neighbours(cells) + 1e-3  # all full: all alike
+        if good:
+            objective = elites_of(self.result, cells)["objective"]
+            chances *= (rankdata(objective) / len(cells)) ** GOOD
+        share = chances / chances.sum() if sparse or good else None
+        return elites_of(self.result, draws.choice(cells, n, p=share))
 
     def empty_neighbours(self, cells: NumpyArray) -> NumpyArray:
         """How many of the cells around each (n,) the elitist archive has not filled.
@@ -383,9 +399,11 @@ def elites_of(archive: GridArchive | CVTArchive, cells: NumpyArray | None = None
     return {name: np.ascontiguousarray(values) for name, values in elites.items()}
 
 
-def _finite(solution: NumpyArray, objective: NumpyArray, measures: NumpyArray) -> NumpyArray:
-    """Which (n,) rows hold numbers only."""
-    found: NumpyArray = (
-        np.isfinite(objective) & np.isfinite(measures).all(axis=1) & np.isfinite(solution).all(axis=1)
-    )
-    return found
+def _finite(solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: Any) -> NumpyArray:
+    """Which (n,) rows hold numbers only, also of what is kept with them."""
+    n = len(objective)
+    found = [
+        np.isfinite(values).reshape(n, -1).all(axis=1)
+        for values in (solution, objective, measures, *map(np.asarray, fields.values()))
+    ]
+    return np.asarray(np.all(found, axis=0))

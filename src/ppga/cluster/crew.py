@@ -6,6 +6,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -25,6 +26,9 @@ TRIES = 3
 """How often a share is computed again before it is taken to be what kills its workers."""
 PATIENCE = 120.0
 """Seconds to wait for a worker to begin."""
+SPENT = ("rounds", "bytes_moved", "crew_seconds", "busy_seconds")
+"""What is told of a crew's work: calls, what went there and back, how long the learner waited for it, and how
+long all workers together computed."""
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -36,21 +40,26 @@ MATTERS = ("python", "ppga", "jax", "jaxlib", "mujoco", "numpy", "cpu")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a run's workers are; results do not depend on it.
+    """Where a run's workers are.
 
     Attributes:
         address: of a Ray cluster, HOST:PORT, or auto for the one this machine belongs to; None for one of
-            its own, on this machine, for as long as the run takes.
-        workers: how many; one for each core of the cluster by default.
+            its own, on this machine, for as long as the run takes. Of processes that share their devices,
+            where the first one is; auto if SLURM or the like has begun them, None if there is one.
+        workers: how many; one for each core of a Ray cluster by default.
+        rank: which of the processes that share their devices this is, from 0.
     """
 
     address: str | None = None
     workers: int | None = None
+    rank: int | None = None
 
     def check(self) -> None:
         """Raise an InputError for what cannot be."""
         if self.workers is not None:
             at_least_one("--workers", self.workers)
+        if self.rank is not None and not 0 <= self.rank < (self.workers or 1):
+            raise InputError(f"--rank counts the {self.workers or 1} workers from 0, got {self.rank}.")
         if self.address not in (None, "auto"):
             host, colon, port = str(self.address).rpartition(":")
             if not (colon and host and port.isdigit()):
@@ -202,16 +211,16 @@ class RayCrew:
     def __init__(self, ray: Any, make: Callable[[], Any], count: int, say: Callable[[str], None]) -> None:
         self.ray, self.make, self.say = ray, make, say
         self.replaced = 0
-        self.bytes_moved = 0
+        self._spent = dict.fromkeys(SPENT, 0.0)  # since it was last told
         self._places: dict[Any, tuple[str, int]] = {}  # of each worker: its node, and its number there
         self._actor = ray.remote(num_cpus=CORES, max_restarts=0, scheduling_strategy="SPREAD")(_Member)
         self.idle = self._hire(count)
 
     def run(self, kind: str, shared: list[Any], jobs: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
         """See `Crew.run`."""
-        ray = self.ray
+        ray, began = self.ray, time.perf_counter()
         common = [ray.put(one) for one in shared]
-        self.bytes_moved += size_of(shared) + size_of(jobs)
+        busy_seconds = 0.0
         found: list[Any] = [None] * len(jobs)
         waiting = deque(range(len(jobs)))
         busy: dict[Any, tuple[Any, int]] = {}
@@ -225,7 +234,8 @@ class RayCrew:
             for answer in done:
                 worker, number = busy.pop(answer)
                 try:
-                    found[number] = ray.get(answer)
+                    found[number], took = ray.get(answer)
+                    busy_seconds += took
                     self.idle.append(worker)
                 except ray.exceptions.RayActorError:
                     tried[number] += 1
@@ -234,13 +244,15 @@ class RayCrew:
                                          "memory on the nodes?") from None  # fmt: skip
                     waiting.appendleft(number)
                     self._replace(worker)
-        self.bytes_moved += size_of(found)
+        moved = size_of(shared) + size_of(jobs) + size_of(found)
+        for name, spent in zip(SPENT, (1, moved, time.perf_counter() - began, busy_seconds), strict=True):
+            self._spent[name] += spent
         return found
 
-    def record(self) -> dict[str, int]:
-        """Of an iteration: how many work, how many were replaced so far, bytes that were moved since."""
-        moved, self.bytes_moved = self.bytes_moved, 0
-        return {"workers": len(self._places), "replaced": self.replaced, "bytes_moved": moved}
+    def record(self) -> dict[str, float]:
+        """Of an iteration: how many work, how many were replaced so far, and what their work took since."""
+        spent, self._spent = self._spent, dict.fromkeys(SPENT, 0.0)
+        return {"workers": len(self._places), "replaced": self.replaced, **spent}
 
     def nodes(self) -> set[str]:
         """Where the workers are."""
@@ -326,9 +338,10 @@ class _Member:
         """The process it is."""
         return os.getpid()
 
-    def do(self, kind: str, *arguments: Any) -> Any:
-        """One job."""
-        return getattr(self.worker, kind)(*arguments)
+    def do(self, kind: str, *arguments: Any) -> tuple[Any, float]:
+        """One job, and the seconds it took."""
+        began = time.perf_counter()
+        return getattr(self.worker, kind)(*arguments), time.perf_counter() - began
 
 
 def size_of(tree: Any) -> int:

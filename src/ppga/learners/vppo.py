@@ -11,14 +11,16 @@ gives: the reward f and the k measure proxies delta_i, together k+1 numbers.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ppga.physics import Array
 from ppga.policies import Moments, Network, Policy, init_mlp, init_policy, log_density
+from ppga.storage import NumpyArray
 from ppga.tasks import Environment, TaskState
 
 SLOWER, FASTER, SLOWEST = 0.7, 1.2, 0.01
@@ -151,7 +153,7 @@ class Worlds:
     """The environments that learning goes on in.
 
     Attributes:
-        state: E environments; those of agent 0 first.
+        state: E environments; on each device those of agent 0 first.
         running: (E, k+1) discounted returns so far of the episodes under way.
     """
 
@@ -171,6 +173,7 @@ class Trajectory:
         rewards: (e, T, k+1) reward and measure proxies, raw.
         terminated: (e, T) bool, the episode ended here for good.
         finished: (e, T) bool, the episode ended here, by the task or by the time limit.
+        diverged: (e, T) bool, it ended because something was not finite.
         final_value: (e, T) what the critic expects after the last observation of an episode that the time
             limit ended; 0 elsewhere.
         last_observation: (e, o) where the rollout stopped.
@@ -183,6 +186,7 @@ class Trajectory:
     rewards: Array
     terminated: Array
     finished: Array
+    diverged: Array
     final_value: Array
     last_observation: Array
     returns: Array
@@ -199,6 +203,7 @@ class Report:
         explained: share of the returns' variance that the critic explains.
         used: share of the minibatches used before the KL limit.
         nonfinite: gradient steps that were left out because they were not finite.
+        diverged: episodes that ended because something was not finite.
         rate: learning rate at the end.
         reward: mean of the weighted reward of a step, raw.
     """
@@ -210,6 +215,7 @@ class Report:
     explained: Array
     used: Array
     nonfinite: Array
+    diverged: Array
     rate: Array
     reward: Array
 
@@ -245,6 +251,11 @@ def advantages(
 
 Collect = Callable[[Agent, Worlds, Array], tuple[Worlds, Trajectory]]
 """A rollout: agents, environments, keys (A,) -> the environments after it, trajectories (A, e, T, ...)."""
+Update = Callable[[Agent, Trajectory, Array, Array], tuple[Agent, Report, Array | None]]
+"""Learning: agents, trajectories, weights (A, k+1), keys (A,) -> the agents after it, how it went, and the
+way, if that is watched."""
+Observe = Callable[[Agent, Trajectory], Agent]
+"""Agents, trajectories -> agents whose normalisers have taken them in."""
 
 
 class VPPO:
@@ -272,10 +283,12 @@ class VPPO:
         self._optimiser = optax.chain(
             optax.clip_by_global_norm(config.gradient_norm), optax.scale_by_adam(eps=1e-5)
         )
-        self.collect: Collect = jax.jit(self._collect, donate_argnums=1)
-        self.update = jax.jit(self._update)
-        self.update_watched = jax.jit(partial(self._update, watched=True))
-        self.observe = jax.jit(jax.vmap(_observe))
+        # the devices that share environments and gradients, and what that axis is called among them
+        self.devices, self.axis = 1, ""
+        self.collect: Collect = jax.jit(self.rollout, donate_argnums=1)
+        self.update: Update = jax.jit(self.learn)
+        self.update_watched: Update = jax.jit(partial(self.learn, watched=True))
+        self.observe: Observe = jax.jit(jax.vmap(observe))
         self.forget = jax.jit(jax.vmap(self._forget))
 
     def init_policy(self, key: Array) -> Policy:
@@ -294,6 +307,11 @@ class VPPO:
         state = jax.jit(self.task.reset, static_argnums=1)(key, self.config.environments)
         return Worlds(state, jnp.zeros((self.config.environments, self.objectives)))
 
+    def owners(self, agents: int) -> NumpyArray:
+        """Which of so many agents each environment (E,) belongs to: equal shares, on every device."""
+        each = self.config.environments // self.devices
+        return np.tile(np.arange(each) // (each // agents), self.devices)
+
     def train(
         self,
         agents: Agent,
@@ -308,7 +326,7 @@ class VPPO:
 
         Args:
             agents: A of them.
-            worlds: the environments; agent i has the i-th of A equal shares.
+            worlds: the environments, shared as `owners` says.
             weights: (A, k+1) objective of each agent.
             updates: how often.
             keys: (A,) randomness of each agent.
@@ -334,7 +352,7 @@ class VPPO:
 
     # Inside jit.
 
-    def _collect(self, agents: Agent, worlds: Worlds, keys: Array) -> tuple[Worlds, Trajectory]:
+    def rollout(self, agents: Agent, worlds: Worlds, keys: Array) -> tuple[Worlds, Trajectory]:
         """One rollout of all agents: arrays of the trajectory are (A, e, T, ...)."""
         config, task = self.config, self.task
         count, environments = len(keys), len(worlds.running)
@@ -371,6 +389,7 @@ class VPPO:
                 rewards=apart(rewards),
                 terminated=apart(after.terminated),
                 finished=apart(after.finished),
+                diverged=apart(after.diverged),
                 final_value=final_value,
                 last_observation=jnp.zeros(()),
                 returns=apart(returns),
@@ -393,7 +412,7 @@ class VPPO:
             self.critic(agent.skill.critic, agent.policy.observation.normalise(observation))[:, 0]
         )
 
-    def _update(
+    def learn(
         self, agents: Agent, trajectory: Trajectory, weights: Array, keys: Array, watched: bool = False
     ) -> tuple[Agent, Report, Array | None]:
         """Several epochs of minibatch steps, all agents at once.
@@ -440,6 +459,7 @@ class VPPO:
             explained=explained,
             used=end.used / steps,
             nonfinite=end.nonfinite,
+            diverged=self.devices * self._mean(trajectory.diverged.sum(axis=(1, 2)).astype(jnp.float32)),
             rate=agents.skill.rate,
             reward=rewards,
         )
@@ -467,23 +487,35 @@ class VPPO:
             config.discount, config.gae_lambda,
         )  # fmt: skip
         target = advantage + values[:, :-1]
-        explained = 1 - jnp.var(advantage) / jnp.maximum(jnp.var(target), 1e-8)
+        centre, spread = self._moments(advantage)
+        explained = 1 - spread**2 / jnp.maximum(self._moments(target)[1] ** 2, 1e-8)
         batch = _Batch(
             observation=normalised[:, :-1],
             action=seen.action,
             log_density=log_density(seen.noise, agent.policy.log_std),
-            advantage=(advantage - advantage.mean()) / (advantage.std() + 1e-8),
+            advantage=(advantage - centre) / (spread + 1e-8),
             target=target,
             value=values[:, :-1],
         )
         flat: _Batch = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), batch)
-        return flat, reward.mean(), explained
+        return flat, self._mean(reward.mean()), explained
+
+    def _mean(self, tree: Any) -> Any:
+        """The mean over all devices, where there are several."""
+        return jax.lax.pmean(tree, self.axis) if self.axis else tree  # type: ignore[no-untyped-call]
+
+    def _moments(self, values: Array) -> tuple[Array, Array]:
+        """Mean and standard deviation of the values of all devices."""
+        mean = self._mean(values.mean())
+        return mean, jnp.sqrt(self._mean(jnp.square(values - mean).mean()))
 
     def _step(self, carry: "_Carry", batch: "_Batch", rows: Array) -> "_Carry":
         """One gradient step of one agent on some rows of its batch, unless it has moved far enough."""
         config = self.config
         part: _Batch = jax.tree.map(lambda values: values[rows], batch)
-        gradient, (kl, policy_loss, value_loss) = jax.grad(self._loss, has_aux=True)(carry.learnt, part)
+        gradient, (kl, policy_loss, value_loss) = self._mean(
+            jax.grad(self._loss, has_aux=True)(carry.learnt, part)
+        )
         if config.std in ("fixed", "archive"):
             gradient = (gradient[0], jnp.zeros_like(gradient[1]), gradient[2])
         change, adam = self._optimiser.update(gradient, carry.adam)
@@ -569,7 +601,7 @@ class _Carry:
     nonfinite: Array
 
 
-def _observe(agent: Agent, seen: Trajectory) -> Agent:
+def observe(agent: Agent, seen: Trajectory) -> Agent:
     """One agent with normalisers that have taken in a trajectory."""
     observation: Moments = agent.policy.observation.updated(
         seen.observation.reshape(-1, seen.observation.shape[-1])

@@ -48,8 +48,9 @@ class MjxPhysics(Physics):
         if impl == "warp" and not installed("warp"):
             raise InputError("impl='warp' needs NVIDIA's warp: pip install 'mujoco-mjx[warp]'")
         try:
-            self._model = self._mjx.put_model(model, impl=impl)
-            self._template = self._mjx.make_data(model, impl=impl)
+            here = jax.local_devices()[0]  # by itself, MJX takes the first one of all processes
+            self._model = self._mjx.put_model(model, device=here, impl=impl)
+            self._template = self._mjx.make_data(model, device=here, impl=impl)
         except (NotImplementedError, ImportError, RuntimeError) as error:
             raise InputError(
                 f"MJX cannot run this model ({error}). Use physics='mujoco', or integrator='fast'."

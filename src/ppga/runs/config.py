@@ -112,7 +112,8 @@ class PPGAConfig:
         network: sizes of actor and critic.
         simulation: physics.
         keeping: what is written.
-        cluster: who makes the rollouts: this process (none), or Ray's workers, in shares of a fixed size.
+        cluster: who makes the rollouts: this process on one device (none); Ray's workers on CPUs, in shares
+            of a fixed size (ray); or all of JAX's devices, which learn together as well (jax).
         init_from: a run, an archive or a policy whose elites the run begins with.
     """
 
@@ -126,7 +127,7 @@ class PPGAConfig:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     keeping: KeepingConfig = field(default_factory=KeepingConfig)
-    cluster: Literal["none", "ray"] = "none"
+    cluster: Literal["none", "ray", "jax"] = "none"
     init_from: str | None = None
 
     def check(self, measures: int, learns: bool = True) -> None:

@@ -102,6 +102,7 @@ class Lines:
                 f"{record['steps_per_second']:,.0f} steps/s  QD-score {record['qd_score']:,.0f}  "
                 f"coverage {record['coverage']:.0%}  best {record['best']:,.0f}  mean {record['mean']:,.0f}  "
                 f"restarts {record['restarts']}"
+                + (f"  not finite {record['nonfinite']}" if record["nonfinite"] else "")
             )
 
     def say(self, message: str) -> None:

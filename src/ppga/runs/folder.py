@@ -76,7 +76,8 @@ class RunFolder:
                 f"{self.path} already holds a run. To continue it: ppga train --resume {self.path}. To start "
                 "another, choose another --output."
             )
-        if self.path.is_dir() and any(self.path.iterdir()):
+        # what begins with a dot is ours, of a run that was killed before it had begun
+        if self.path.is_dir() and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise InputError(f"{self.path} is not empty; choose another --output.")
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file; choose another --output.")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 import numpy as np
 
 from ppga import machine
@@ -22,6 +23,7 @@ from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
 from ppga.cluster.crew import Cluster, RayCrew, at_work
+from ppga.cluster.devices import Devices, agree, join, leads, spread
 from ppga.cluster.shares import employ, shares
 from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
@@ -116,7 +118,9 @@ def train(
     default_config, default_budget = preset("laptop", about, minutes=budget.minutes if budget else None)
     config, budget = config or default_config, budget or default_budget
     budget.check()
-    folder = None if output is None else RunFolder(Path(output))
+    if config.cluster == "jax":
+        join(cluster or Cluster())
+    folder = None if output is None or not leads() else RunFolder(Path(output))
     display = display or Silent()
     with _telling(folder), contextlib.ExitStack() as stack:
         if folder:
@@ -168,7 +172,11 @@ def resume(
         check_known(name, folder.path)
     elif isinstance(task, str) and task != "sphere":
         task = find(task)
-    with _telling(folder), folder.locked(), contextlib.ExitStack() as stack:
+    if config.cluster == "jax":
+        join(cluster or Cluster())
+    with _telling(folder), contextlib.ExitStack() as stack:
+        if leads():
+            stack.enter_context(folder.locked())
         algorithm = make_algorithm(name if task is None else task, config, display.pulse)
         _check_run(algorithm, config, budget, folder.path)
         folder.check_problem(algorithm.problem.describe())
@@ -187,16 +195,18 @@ def resume(
             display.say("the run has used up its budget; nothing to do")
             return Outcome(to_archive(algorithm), None, folder.path)
         crew = stack.enter_context(_crew(task or name, algorithm, config, cluster, display.say))
-        if budget != old_budget:
-            folder.change_budget(budget)
-        folder.cut_after(algorithm.iteration)
+        if leads():
+            if budget != old_budget:
+                folder.change_budget(budget)
+            folder.cut_after(algorithm.iteration)
         if found is None:
             display.say("no checkpoint was finished yet: starting from the beginning")
         else:
             display.say(f"resuming after iteration {found.iteration}, {seconds / 60:.1f} minutes in")
         display.begin(f"{config.algorithm} on {name}", share)
         stack.callback(display.end)
-        return _run(name, algorithm, config, budget, folder, seconds, callbacks, display, crew)
+        mine = folder if leads() else None
+        return _run(name, algorithm, config, budget, mine, seconds, callbacks, display, crew)
 
 
 @contextmanager
@@ -251,14 +261,24 @@ def _crew(
     config: PPGAConfig,
     cluster: Cluster | None,
     say: Callable[[str], None],
-) -> Iterator[RayCrew | None]:
-    """Those who make the rollouts, if it is not this process."""
+) -> Iterator[RayCrew | Devices | None]:
+    """Those who make the rollouts, if it is not this process on one device."""
     problem = algorithm.problem
     if config.cluster == "none":
         if cluster is not None and cluster != Cluster():
-            raise InputError("an address and workers belong to a cluster: --cluster ray.")
+            raise InputError("an address and workers belong to a cluster: --cluster ray or --cluster jax.")
         yield None
         return
+    if config.cluster == "jax":
+        if not isinstance(problem, PolicyProblem):
+            raise InputError("--cluster jax spreads simulations over devices, and here there are none.")
+        devices = Devices()
+        spread(problem, devices)
+        say(f"{devices.count} devices, of {jax.process_count()} processes")
+        yield devices
+        return
+    if cluster is not None and cluster.rank is not None:
+        raise InputError("--rank belongs to --cluster jax; Ray numbers its workers itself.")
     if not isinstance(problem, PolicyProblem) or config.simulation.physics != "mujoco":
         raise InputError("--cluster ray spreads MuJoCo's simulations over CPUs, and here there are none.")
     name = task_name(task)
@@ -385,7 +405,7 @@ def _run(
     seconds: float,
     callbacks: Sequence[Callback],
     display: Display,
-    crew: RayCrew | None,
+    crew: RayCrew | Devices | None,
 ) -> Outcome:
     """Iterate until the budget is used up, a callback says stop, or a signal comes."""
     began = time.monotonic() - seconds
@@ -415,20 +435,23 @@ def _run(
             iteration = Iteration(record, algorithm, stop=share >= 1 or bool(caught))
             for callback in callbacks:
                 callback(iteration)
+            stop, saves = agree(iteration.stop or bool(caught), writer is not None and writer.due())
             if writer:
-                writer.keep(record, now, last=iteration.stop or bool(caught))
+                writer.keep(record, now, last=stop, saves=saves)
+            elif stop or saves:
+                algorithm.state()  # what this process holds of it goes to the one that writes
             result = algorithm.archives.result
             display.show(
                 record, share, algorithm.warnings, algorithm.archives.shape, result.data("index"),
                 result.data("objective"),
             )  # fmt: skip
             keeping = time.perf_counter() - before
-            if iteration.stop or caught:
+            if stop:
                 break
     if writer:
-        if caught and not writer.saved:  # the signal came while the iteration was written down
-            writer.keep(None, now, last=True)
         writer.close()
+    if not (iteration.stop or caught):  # a signal came to another process
+        caught.append(signal.SIGTERM)
     return Outcome(
         to_archive(algorithm), record, folder.path if folder else None, caught[0] if caught else None
     )
@@ -449,19 +472,20 @@ class Writer:
             self.loggers.append(WandB(config.keeping.wandb, folder.path, folder.begun(), settings))
         self.checkpointed = self.pictured = time.monotonic()
         self.pause = config.keeping.checkpoint_seconds
-        self.saved = False
 
-    def keep(self, record: dict[str, Any] | None, seconds: float, last: bool) -> None:
-        """Write down an iteration, and what else is due."""
-        if record is not None:
-            self._append(self.folder.metrics, record)
-            if record["iteration"] % self.config.keeping.snapshot_iterations == 0:
-                self._append(self.folder.cells, self._snapshot())
-            for logger in self.loggers:
-                logger.log(record)
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return time.monotonic() - self.checkpointed >= self.pause or self.algorithm.problem.due
+
+    def keep(self, record: dict[str, Any], seconds: float, last: bool, saves: bool) -> None:
+        """Write down an iteration and, if it is the last or if told so, a checkpoint."""
+        self._append(self.folder.metrics, record)
+        if record["iteration"] % self.config.keeping.snapshot_iterations == 0:
+            self._append(self.folder.cells, self._snapshot())
+        for logger in self.loggers:
+            logger.log(record)
         now = time.monotonic()
-        self.saved = last or now - self.checkpointed >= self.pause or self.algorithm.problem.due
-        if self.saved:
+        if last or saves:
             self.save(seconds)
             took = time.monotonic() - now
             self.checkpointed = time.monotonic()

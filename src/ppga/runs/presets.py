@@ -171,7 +171,8 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             walk_updates=5,  # 10: longer walks fall off cliffs, from running to standing
             sigma0=2.0,
             leg=8,  # xNES narrows, and with a soft archive hardly ever gets stuck: begin again, and
-            restart_at="sparse",  # where there is something to find
+            # where there is something to find; in ant's 10,000 cells that is everywhere, so at a good one
+            restart_at="promising" if task == "ant" else "sparse",
         ),
         ppo=PPOConfig(
             environments={"ant": 200}.get(task, 192),  # 3,000; ant's are shared by 5 agents

@@ -3,7 +3,6 @@
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import mujoco
 import numpy as np
 
 from ppga.errors import InputError, at_least_one
-from ppga.physics import Array, Bodies, make_physics, prepare_model, select
+from ppga.physics import Array, Bodies, make_physics, prepare_model
 from ppga.physics.models import contact_sensor
 from ppga.tasks.environment import Environment, TaskState
 
@@ -239,31 +238,18 @@ class Task(Environment):
         return self.started(bodies, jax.vmap(self.observe)(bodies), bodies.diverged)
 
     def _step(self, state: TaskState, action: Array) -> TaskState:
-        active = ~state.finished
         ctrl = self.controls(action)
-        bodies = self.physics.step(state.bodies, ctrl, active)
-        moved = active & ~bodies.diverged
-        steps = state.steps + moved
-        terminated = jax.vmap(self.terminated)(bodies) | bodies.diverged
-        after = TaskState(
-            bodies=bodies,
+        bodies = self.physics.step(state.bodies, ctrl, ~state.finished)
+        return self.moved(
+            state,
+            bodies,
             observation=jax.vmap(self.observe)(bodies),
             reward=jax.vmap(self.reward)(bodies, ctrl),
             proxies=jax.vmap(self.proxies)(bodies),
-            terminated=terminated,
-            truncated=(steps >= self.episode_length) & ~terminated,
-            diverged=bodies.diverged,
-            steps=steps,
+            terminated=jax.vmap(self.terminated)(bodies),
+            failed=bodies.diverged,
+            stay=bodies,  # the engine has left these where they were
         )
-        still = replace(
-            state,
-            bodies=bodies,  # the engine has left these where they were
-            reward=jnp.zeros_like(state.reward),
-            proxies=jnp.zeros_like(state.proxies),
-            terminated=state.terminated | bodies.diverged,
-            diverged=state.diverged | bodies.diverged,
-        )
-        return select(moved, after, still)
 
 
 def _shape(made: object) -> object:

@@ -1,7 +1,7 @@
 """What everything else needs of a task: many copies of it that are stepped together, inside jitted code."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -171,6 +171,51 @@ class Environment(ABC):
     @abstractmethod
     def _step(self, state: TaskState, action: Array) -> TaskState:
         """One control step under actions within [-1, 1]."""
+
+    def moved(
+        self, state: TaskState, bodies: Any, observation: Array, reward: Array, proxies: Array,
+        terminated: Array, truncated: Array | None = None, failed: Array | None = None, stay: Any = None,
+    ) -> TaskState:  # fmt: skip
+        """The state after a step of those that were not finished; what is not finite counts as diverged.
+
+        Args:
+            state: before it.
+            bodies: after it.
+            observation: (n, observation_size) after it.
+            reward: (n,) of it.
+            proxies: (n, k) of it.
+            terminated: (n,) bool, ended by the task's rule.
+            truncated: (n,) bool, cut off by somebody else before the episode's length.
+            failed: (n,) bool, could not be stepped.
+            stay: bodies of those that took no step; as they were before by default.
+        """
+        active = ~state.finished
+        finite = (
+            jnp.isfinite(observation).all(axis=1) & jnp.isfinite(reward) & jnp.isfinite(proxies).all(axis=1)
+        )
+        good = finite if failed is None else finite & ~failed
+        lived, lost = active & good, active & ~good
+        steps = state.steps + lived
+        over = steps >= self.episode_length
+        after = TaskState(
+            bodies=bodies,
+            observation=observation,
+            reward=reward,
+            proxies=proxies,
+            terminated=terminated,
+            truncated=(over if truncated is None else over | truncated) & ~terminated,
+            diverged=jnp.zeros_like(good),
+            steps=steps,
+        )
+        still = replace(
+            state,
+            bodies=state.bodies if stay is None else stay,
+            reward=jnp.zeros_like(state.reward),
+            proxies=jnp.zeros_like(state.proxies),
+            terminated=state.terminated | lost,
+            diverged=state.diverged | lost,
+        )
+        return select(lived, after, still)
 
     def measures(self, total: Array, steps: Array) -> Array:
         """Measures (n, k) of episodes from the sums (n, k) of their proxies and the steps (n,) they lived.

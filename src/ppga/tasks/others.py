@@ -96,38 +96,6 @@ class Foreign(Environment):
         for one in found if found.ndim else [found]:
             self.check_measures(np.asarray(one), "in the beginning")
 
-    def moved(
-        self, state: TaskState, bodies: Any, observation: Array, reward: Array, proxies: Array,
-        terminated: Array, truncated: Array,
-    ) -> TaskState:  # fmt: skip
-        """The state after a step of those that were not finished; what is not finite counts as diverged."""
-        active = ~state.finished
-        finite = (
-            jnp.isfinite(observation).all(axis=1) & jnp.isfinite(reward) & jnp.isfinite(proxies).all(axis=1)
-        )
-        lived = active & finite
-        steps = state.steps + lived
-        truncated = truncated | (steps >= self.episode_length)
-        after = TaskState(
-            bodies=bodies,
-            observation=observation,
-            reward=reward,
-            proxies=proxies,
-            terminated=terminated,
-            truncated=truncated & ~terminated,
-            diverged=jnp.zeros_like(finite),
-            steps=steps,
-        )
-        lost = active & ~finite
-        still = replace(
-            state,
-            reward=jnp.zeros_like(state.reward),
-            proxies=jnp.zeros_like(state.proxies),
-            terminated=state.terminated | lost,
-            diverged=state.diverged | lost,
-        )
-        return select(lived, after, still)
-
 
 class BraxTask(Foreign):
     """An environment with `reset(rng)` and `step(state, action)` of Brax or MuJoCo Playground."""

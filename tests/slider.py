@@ -1,0 +1,40 @@
+"""The least of tasks, for tests that need one in a moment."""
+
+import jax
+import jax.numpy as jnp
+
+import ppga
+from ppga.physics import Array, Bodies
+
+BAD = 0.05
+"""A place where numbers go bad, if they do."""
+
+
+class Slider(ppga.Task):
+    """A box that is pushed along a line."""
+
+    name = "slider"
+    substeps = 2
+    usual_length = 20
+    measure_names = ("place",)
+    measure_ranges = ((-1.0, 1.0),)
+    spoilt = ""
+    mjcf = """<mujoco><worldbody><body><joint name="x" type="slide" axis="1 0 0" damping="1"/>
+    <geom name="box" size="0.1"/></body></worldbody>
+    <actuator><motor joint="x" ctrlrange="-1 1" gear="200"/></actuator></mujoco>"""
+
+    def initial(self, key: Array) -> tuple[Array, Array]:
+        return jax.random.uniform(key, (1,), minval=-0.02, maxval=0.045), jnp.zeros(1)
+
+    def observe(self, body: Bodies) -> Array:
+        return self._spoil("observation", body, jnp.concatenate([body.qpos, body.qvel]))
+
+    def reward(self, body: Bodies, ctrl: Array) -> Array:
+        return self._spoil("reward", body, 1 - jnp.square(ctrl).sum())
+
+    def proxies(self, body: Bodies) -> Array:
+        return self._spoil("proxies", body, jnp.clip(body.qpos, -1, 1))
+
+    def _spoil(self, what: str, body: Bodies, value: Array) -> Array:
+        bad = (body.qpos[0] > BAD) & (what == self.spoilt)
+        return jnp.where(bad, jnp.inf if what == "proxies" else jnp.nan, value)

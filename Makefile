@@ -11,12 +11,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # a half-made .venv is not taken for a whole one
 .DELETE_ON_ERROR:
 
-.PHONY: help demo test fuzz system lint format bench clean
+.PHONY: help demo test long fuzz system lint format bench clean
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
 	@echo "make test    install, lint, and run all tests (some twenty minutes)"
-	@echo "make fuzz    throw odd files, settings and requests at it for long (an hour or so)"
+	@echo "make long    the few tests that take minutes each"
+	@echo "make fuzz    throw odd files, settings, requests and faults at it for long (an hour or so)"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make bench   measure this machine (minutes)"
@@ -45,9 +46,13 @@ lint: $(DEV_READY)
 test: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+long: $(DEV_READY)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m long
+
 FUZZ ?= 20000
 fuzz: $(DEV_READY)
-	PPGA_FUZZ=$(FUZZ) $(BIN)/pytest tests/test_fuzz.py
+	PPGA_FUZZ=$(FUZZ) $(BIN)/pytest tests/test_fuzz.py tests/test_viewer.py -k "odd or damaged or refused or anything or takes"
+	PPGA_FAULTS=100 $(BIN)/pytest tests/test_faults.py
 
 # What draws robots without a window, and a browser to look at the viewer with, from Debian's packages. Where they
 # cannot be installed, the tests that need them are skipped.

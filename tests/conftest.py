@@ -1,7 +1,11 @@
 """Tasks are made once for the whole run; tests share what XLA has compiled where they can."""
 
+import contextlib
+import io
 import json
 import os
+import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,9 @@ import numpy as np
 import pytest
 
 import ppga
+from ppga.cli import main
 from ppga.runs.folder import read_lines
-from ppga.tasks import Task, robot
+from ppga.tasks import TASKS, Task, robot, sample
 
 # no deadlines: how long an example takes says more about the machine than about the code
 hypothesis.settings.register_profile("ppga", deadline=None)
@@ -23,6 +28,42 @@ hypothesis.settings.load_profile("ppga")
 # thirds of the time. Commands in processes of their own, too: what they compute is compared to the bit.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*words: str, folder: Path | None = None) -> Done:
+    """What `ppga WORDS` does, in this process, which has imported everything already.
+
+    It knows no more tasks than a new one would, and leaves none behind.
+    """
+    known, output, errors, code = dict(TASKS), io.StringIO(), io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        patch.setattr(sys, "argv", ["ppga", *words])
+        patch.setenv("COLUMNS", "120")
+        if folder is not None:
+            patch.chdir(folder)
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            TASKS.clear()
+            TASKS.update(known)
+            sample.cache_clear()
+    return Done(code, output.getvalue(), errors.getvalue())
+
 
 TIMES = ("wall_time", "steps_per_second", "times")
 NAMES = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid-full")

@@ -14,22 +14,18 @@ from ppga.algorithms import ALGORITHMS
 from ppga.cli import main
 from ppga.study import VARIANTS
 
-
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "120", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", "from ppga.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+from conftest import command
 
 
 def test_tasks_are_listed_with_their_sizes() -> None:
-    result = run("tasks")
+    result = command("tasks")
     assert result.returncode == 0
     row = next(line for line in result.stdout.splitlines() if "humanoid-full" in line)
     assert row.split()[:4] == ["humanoid-full", "270", "17", "10x10"]
 
 
 def test_algorithms_are_listed_with_their_references() -> None:
-    shown = " ".join(run("algorithms").stdout.split())
+    shown = " ".join(command("algorithms").stdout.split())
     for name in (*ALGORITHMS, *VARIANTS):
         assert name in shown
     assert shown.count("ICLR 2024") >= 6, "PPGA, its ablations of the algorithm and of its design"
@@ -37,7 +33,7 @@ def test_algorithms_are_listed_with_their_references() -> None:
 
 def test_demo_trains_and_shows_gaits(tmp_path: Path) -> None:
     """Ended after one iteration by its budget, it has everything to show but walking."""
-    result = run("demo", "--task", "hopper", "--minutes", "0.01", cwd=tmp_path)
+    result = command("demo", "--task", "hopper", "--minutes", "0.01", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     for words in ("the best: reward", "little foot", "cells", "QD-score", "ppga train --resume"):
         assert words in result.stdout
@@ -48,7 +44,7 @@ def test_demo_trains_and_shows_gaits(tmp_path: Path) -> None:
 
 def test_bench_writes_the_shared_form(tmp_path: Path) -> None:
     size = ("--environments", "4", "--steps", "2", "--rounds", "1")
-    result = run("bench", "physics", "--task", "hopper", *size, "--json", "out.json", cwd=tmp_path)
+    result = command("bench", "physics", "--task", "hopper", *size, "--json", "out.json", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     content = json.loads((tmp_path / "out.json").read_text())
     assert content["machine"]["versions"]["ppga"] == ppga.__version__
@@ -65,14 +61,14 @@ def test_bench_writes_the_shared_form(tmp_path: Path) -> None:
 
 def test_bench_measures_learning_beside_its_limits(tmp_path: Path) -> None:
     size = ("--task", "hopper", "--preset", "smoke", "--rounds", "1", "--json", "out.json")
-    result = run("bench", "vppo", *size, "--steps", "4", cwd=tmp_path)
+    result = command("bench", "vppo", *size, "--steps", "4", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     results = {entry["name"]: entry for entry in json.loads((tmp_path / "out.json").read_text())["results"]}
     physics, update = (results[f"{name}/hopper"]["value"] for name in ("mujoco.batch", "update"))
     vppo = results["vppo/hopper"]
     assert vppo["ratio"] == pytest.approx(vppo["value"] * (1 / physics + 1 / update))
     assert results["evaluation/hopper"]["ratio"] > 0
-    result = run("bench", "iteration", *size, cwd=tmp_path)
+    result = command("bench", "iteration", *size, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     results = {entry["name"]: entry for entry in json.loads((tmp_path / "out.json").read_text())["results"]}
     assert 0 < results["overhead/hopper"]["value"] < 1
@@ -83,7 +79,7 @@ def test_bench_measures_learning_beside_its_limits(tmp_path: Path) -> None:
 def test_bench_measures_clicks_and_pictures(tmp_path: Path) -> None:
     pytest.importorskip("viser")
     words = ("--task", "hopper", "--rounds", "2", "--json", "out.json")
-    result = run("bench", "view", *words, cwd=tmp_path)
+    result = command("bench", "view", *words, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     results = {entry["name"]: entry for entry in json.loads((tmp_path / "out.json").read_text())["results"]}
     click, slowest, draw = (results[f"{name}/hopper"] for name in ("click", "slowest click", "draw"))
@@ -95,7 +91,7 @@ def test_bench_measures_clicks_and_pictures(tmp_path: Path) -> None:
 
 
 def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:
-    result = run("doctor", "--task", "hopper", "--environments", "4", "--threads", "1")
+    result = command("doctor", "--task", "hopper", "--environments", "4", "--threads", "1")
     assert result.returncode == 0, result.stderr
     for words in ("identical", "agree", "cpu:0", "1 threads", "jax", "mjx: installed"):
         assert words in result.stdout
@@ -217,7 +213,7 @@ def test_a_run_is_resumed_with_its_own_settings_only(
 
 
 def test_a_dry_run_tells_what_it_would_take_and_writes_nothing(tmp_path: Path) -> None:
-    result = run("train", "halfcheetah", "--preset", "paper", "--dry-run", cwd=tmp_path)
+    result = command("train", "halfcheetah", "--preset", "paper", "--dry-run", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     for words in ("search.branches", "300", "memory, archives full", "an iteration takes about", "days"):
         assert words in result.stdout
@@ -225,7 +221,7 @@ def test_a_dry_run_tells_what_it_would_take_and_writes_nothing(tmp_path: Path) -
 
 
 def test_a_word_that_looks_like_a_task_does_not_choose_the_preset(tmp_path: Path) -> None:
-    result = run("train", "--output", "ant", "hopper", "--preset", "smoke", "--dry-run", cwd=tmp_path)
+    result = command("train", "--output", "ant", "hopper", "--preset", "smoke", "--dry-run", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "ppga on hopper" in result.stdout
     row = next(line for line in result.stdout.splitlines() if "archive.threshold_min" in line)
@@ -233,7 +229,7 @@ def test_a_word_that_looks_like_a_task_does_not_choose_the_preset(tmp_path: Path
 
 
 def test_help_of_train_is_grouped_and_knows_the_preset() -> None:
-    result = run("train", "walker2d", "--preset", "paper", "--help")
+    result = command("train", "walker2d", "--preset", "paper", "--help")
     assert result.returncode == 0
     for words in ("Example:", "ppo options", "archive options", "--search.branches", "(default: 300)"):
         assert words in result.stdout

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -71,44 +72,42 @@ def free_port() -> int:
 
 
 def test_two_processes_do_what_one_does_on_two_devices(tmp_path: Path) -> None:
-    port, words = free_port(), (*SETTINGS, "--iterations", "2", "--output")
-    both = [begin(rank, port, *words, str(tmp_path / f"rank{rank}")) for rank in (0, 1)]
+    """A signal to either ends both, with a checkpoint to go on from."""
+    port, run = free_port(), tmp_path / "run"
+    both = [
+        begin(rank, port, *SETTINGS, "--iterations", "100000", "--output", str(folder))
+        for rank, folder in enumerate((run, tmp_path / "other"))
+    ]
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_text().count("\n") < 2:
+        assert all(process.poll() is None for process in both), [one.communicate() for one in both]
+        time.sleep(0.05)
+    both[1].send_signal(signal.SIGTERM)
+    told = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [128 + signal.SIGTERM, 0], told
+    assert "2 devices, of 2 processes" in told[0]
+    assert not (tmp_path / "other").exists(), "the first process writes"
+
+    done, port = len(lines(run)), free_port()
+    again = ("--resume", str(run), "--iterations", str(done + 1))
+    both = [begin(rank, port, *again) for rank in (0, 1)]
     told = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
-    assert "2 devices, of 2 processes" in told[0]
-    assert not (tmp_path / "rank1").exists(), "the first process writes"
-    one = [sys.executable, "-m", "ppga", "train", SLIDER, *SETTINGS, "--iterations", "2"]
+    assert [line["processes"] for line in lines(run)] == [2] * (done + 1)
+
+    one = [sys.executable, "-m", "ppga", "train", SLIDER, *SETTINGS, "--iterations", str(done + 1)]
     alone = subprocess.run(
         [*one, "--output", str(tmp_path / "alone")], env=with_devices(2), capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert alone.returncode == 0, alone.stdout + alone.stderr
-    two, together = ppga.load_archive(tmp_path / "rank0"), ppga.load_archive(tmp_path / "alone")
-    assert len(two) > 2
+    two, together = ppga.load_archive(run), ppga.load_archive(tmp_path / "alone")
+    assert len(two) > 1
     assert sorted(two.elites["index"]) == sorted(together.elites["index"])
     for name in ("objective", "measures", "solution"):
         np.testing.assert_allclose(
-            two.elites[name], together.elites[name], rtol=1e-4, atol=1e-5, err_msg=name
+            two.elites[name], together.elites[name], rtol=1e-3, atol=1e-4, err_msg=name
         )
-    assert [line["processes"] for line in lines(tmp_path / "rank0")] == [2, 2]
-
-
-def test_a_signal_to_either_process_ends_both_with_a_checkpoint(tmp_path: Path) -> None:
-    port, run = free_port(), tmp_path / "run"
-    words = (*SETTINGS, "--iterations", "100000", "--output", str(run))
-    both = [begin(rank, port, *words) for rank in (0, 1)]
-    metrics = run / "metrics.jsonl"
-    while not metrics.exists() or metrics.read_text().count("\n") < 2:
-        assert all(process.poll() is None for process in both), [one.communicate() for one in both]
-    both[1].send_signal(signal.SIGTERM)
-    told = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [128 + signal.SIGTERM, 0], told
-    done, port = len(lines(run)), free_port()
-    words = ("--resume", str(run), "--iterations", str(done + 1))
-    resumed = [begin(rank, port, *words) for rank in (0, 1)]
-    told = [process.communicate()[0] for process in resumed]
-    assert [process.returncode for process in resumed] == [0, 0], told
-    assert len(lines(run)) == done + 1
 
 
 @pytest.mark.parametrize(

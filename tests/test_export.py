@@ -1,7 +1,5 @@
 """Policies on their way out: files that act as the policy does, and agents in Gymnasium."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from ppga.archives import Archive
 from ppga.errors import InputError
 from ppga.networks import Network
 from ppga.policies import CLIP, Policy
+
+from conftest import Done, command
 
 RANGE = [[-0.4, 0.4], [0.0, 3.0], [-2.0, -1.0]]
 
@@ -115,11 +115,8 @@ def test_the_command(tmp_path: Path) -> None:
     archive().save(tmp_path / "archive.safetensors")
     out = tmp_path / "out"
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "ppga", "export", str(tmp_path), "--output", str(out), *words],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def run(*words: str) -> Done:
+        return command("export", str(tmp_path), "--output", str(out), *words)
 
     assert run("--all").returncode == 0
     assert sorted(file.name for file in out.iterdir()) == [

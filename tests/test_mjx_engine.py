@@ -13,12 +13,13 @@ from ppga.physics import Array
 from ppga.policies import apply_mlp, init_mlp
 from ppga.tasks import Task, TaskState
 
-from conftest import shared_task
+from conftest import NAMES, shared_task
 
 N = 12
 EXACT_STEPS, STEPS = 5, 40
 # After five control steps, relative where values are above 1: MJX computes in float32, contacts included.
 TOLERANCE = 1e-3
+FIRST = ("hopper", "ant")  # legs below each other, and beside each other
 
 
 @cache
@@ -44,6 +45,10 @@ def play(task: Task) -> tuple[TaskState, TaskState, Array]:
     return early, state, touched / STEPS
 
 
+@pytest.mark.parametrize(
+    "name",
+    [*FIRST, *(pytest.param(one, marks=pytest.mark.long) for one in NAMES if one not in FIRST)],
+)
 def test_mjx_moves_as_mujoco_does(name: str) -> None:
     mjx, mujoco = shared_task(name, physics="mjx"), shared_task(name)
     (early, late, touched), (early_there, late_there, touched_there) = play(mjx), play(mujoco)

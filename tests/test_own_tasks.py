@@ -1,7 +1,6 @@
 """Tasks of one's own: from files and packages; measured by where one ends up; broken; checked before use."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from ppga.physics import Array
 from ppga.rollouts import Recording, evaluate, record
 from ppga.tasks import TASKS, find, is_known, make_task, names, robot, sample
 
-from conftest import shared_task
+from conftest import command, shared_task
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ARM = f"{EXAMPLES / 'arm.py'}:Arm"
@@ -71,12 +70,6 @@ def walkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config, budget = ppga.preset("smoke", "walker2d", "map-elites")
     ppga.train("walker2d", config, budget=budget, output=run)
     return run
-
-
-def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ppga", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
 
 
 def here(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

@@ -1,6 +1,5 @@
 import io
 import json
-import random
 import re
 import signal
 import subprocess
@@ -257,18 +256,6 @@ def kill_while_working(start: list[str], run: Path, pause: float) -> bool:
     time.sleep(pause)
     process.kill()
     return process.wait() == -signal.SIGKILL
-
-
-def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    subprocess.run(command(whole), check=True, capture_output=True)
-    resume = [sys.executable, "-m", "ppga", "train", "--resume", str(run), "--quiet"]
-    dice, kills = random.Random(0), 0
-    while kills < 6 and kill_while_working(resume if kills else command(run), run, dice.uniform(0.0, 0.2)):
-        kills += 1
-    assert kills >= 3, "it was disturbed"
-    subprocess.run(resume, check=True, capture_output=True)
-    same_runs(whole, run)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

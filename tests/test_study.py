@@ -16,18 +16,13 @@ from ppga.runs.folder import RunFolder
 from ppga.study import CORRECTION_SECONDS, SYSTEMS, _evaluate_words, _train_words, expected, plan
 from ppga.tasks import TASKS
 
-from conftest import lines
+from conftest import Done, command, lines
 
 
-def study(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable, "-m", "ppga", "study", "--tasks", "sphere", "--preset", "smoke",
-            "--output", str(folder), *words,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+def study(folder: Path, *words: str) -> Done:
+    """A study in this process; its runs have processes of their own."""
+    return command(
+        "study", "--tasks", "sphere", "--preset", "smoke", "--output", str(folder), *words
     )  # fmt: skip
 
 
@@ -140,22 +135,12 @@ def test_a_task_in_a_file_is_given_by_its_file_to_every_process(tmp_path: Path) 
 
 def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:
     assert set(SYSTEMS) == {*ALGORITHMS, "ppga-cma-es", "ppga-recombination"} - {"ppo"}
-    listed = subprocess.run(
-        [sys.executable, "-m", "ppga", "algorithms"], capture_output=True, text=True, check=True
-    ).stdout
+    listed = command("algorithms").stdout
     for name in ALGORITHMS:
         assert f" {name} " in listed
     assert "--strategy cma-es" in listed
-    plan = subprocess.run(
-        [
-            sys.executable, "-m", "ppga", "train", "hopper", "--strategy", "cma-es", "--step",
-            "recombination", "--dry-run", "--preset", "smoke",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    ).stdout  # fmt: skip
+    words = ("--strategy", "cma-es", "--step", "recombination", "--dry-run", "--preset", "smoke")
+    plan = command("train", "hopper", *words, folder=tmp_path).stdout
     assert [line.split()[1] for line in plan.splitlines() if "search.strategy" in line] == ["cma-es"]
     assert [line.split()[1] for line in plan.splitlines() if "search.step" in line] == ["recombination"]
 

@@ -1,8 +1,10 @@
 """The viewer: its parts, its web server, and its page in a real browser."""
 
 import base64
+import contextlib
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -14,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,8 @@ import jax
 import mujoco
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
 from PIL import Image
 
 import ppga
@@ -35,7 +40,7 @@ from ppga.rollouts import evaluate
 from ppga.tasks import TASKS
 from ppga.tasks.locomotion import HalfCheetah
 from ppga.viewer.player import Episode, Player
-from ppga.viewer.server import PageServer
+from ppga.viewer.server import MOST_CLIENTS, PageServer
 from ppga.viewer.source import Source
 from ppga.viewer.stage import SQUARE, Clock, Stage, mesh_of, world_size
 from ppga.viewer.viewer import FILM_SECONDS, Viewer, film_pace, levels_of
@@ -303,6 +308,47 @@ def test_only_its_own_page_may_ask(server: PageServer) -> None:
             post(server, "/api/leave", {"slot": 0}, **headers)
     with pytest.raises(urllib.error.HTTPError, match="404"):
         post(server, "/api/play", {"slot": "0" * 20_000})
+
+
+def test_many_at_once_are_limited_and_stay_apart(server: PageServer) -> None:
+    crowd = [
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(MOST_CLIENTS + 8)
+    ]
+    refused = [one for one in crowd[MOST_CLIENTS:] if b"503" in one.recv(100)]
+    assert len(refused) == 8
+    for one in crowd:
+        one.close()
+    until(lambda: b"<title>" in get_or_nothing(server, "/"), "the page for those who come later")
+    with ThreadPoolExecutor(8) as pool:
+        asked = [(slot, CELLS[number % len(CELLS)]) for number, slot in enumerate([0, 1] * 8)]
+        answers = list(
+            pool.map(lambda one: post(server, "/api/play", {"slot": one[0], "cell": one[1]}), asked)
+        )
+    archived = dict(zip(CELLS, [123.0, 4567.0, -89.0, 1011.0], strict=True))
+    for (_, cell), answer in zip(asked, answers, strict=True):
+        assert answer["archived"]["objective"] == archived[cell], "everyone is answered what they asked"
+
+
+def get_or_nothing(server: PageServer, place: str) -> bytes:
+    try:
+        return get(server, place)
+    except urllib.error.HTTPError:
+        return b""
+
+
+@settings(max_examples=int(os.environ.get("PPGA_FUZZ", "40")), suppress_health_check=list(HealthCheck))
+@given(
+    some.binary(max_size=200),
+    some.sampled_from([b"", b"GET ", b"POST /api/play HTTP/1.1\r\n", b"GET / HTTP/1.1\r\n"]),
+)
+def test_odd_bytes_do_no_harm(server: PageServer, data: bytes, first: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as one:
+        one.sendall(first + data + b"\r\n\r\n")
+        one.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            while one.recv(10_000):
+                pass
+    assert json.loads(get(server, "/api/clock"))
 
 
 def test_it_tells_what_is_in_the_archive(server: PageServer, folder: Path) -> None:

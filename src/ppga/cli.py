@@ -422,7 +422,8 @@ def study(
 
     Args:
         tasks: robots, see `ppga tasks`; or all.
-        algorithms: see `ppga algorithms`; ppga-cma-es and ppga-recombination too; or all.
+        algorithms: see `ppga algorithms`; ppga-cma-es and ppga-recombination too; ALGORITHM:OPTION=VALUE with
+            any options of `ppga train`; or all.
         seeds: how many, from 0.
         minutes: of each run; 10 if no budget is given.
         env_steps: of each run, in control steps.
@@ -463,6 +464,65 @@ def study(
         well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
     except KeyboardInterrupt:
         console.print("\nstopped; the same command goes on with the study", highlight=False)
+        sys.exit(130)
+    except OSError as error:
+        raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
+    sys.exit(0 if well else 1)
+
+
+def reproduce(
+    experiment: Annotated[Positional[str | None], tyro.conf.arg(metavar="NAME")] = None,
+    scale: str = "laptop",
+    tasks: tuple[str, ...] = (),
+    seeds: int | None = None,
+    minutes: float | None = None,
+    output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("reproduce"),
+    list: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Run the study behind one of the paper's tables and figures, and draw it.
+
+    Example: ppga reproduce ablations --scale laptop --tasks halfcheetah
+
+    It can be stopped and continued by the same command; experiments that share runs share them.
+
+    Args:
+        experiment: which one; see --list.
+        scale: smoke, laptop or paper.
+        tasks: other robots than the paper's.
+        seeds: how many; 1 at the laptop's scale, 4 at the paper's.
+        minutes: of each run; 10 at the laptop's scale.
+        output: where the studies go, a folder for each scale.
+        list: show all experiments.
+        dry_run: show the runs, and stop.
+    """
+    from ppga.reproduce import EXPERIMENTS, SCALES, planned
+
+    if list or experiment is None:
+        table = Table(box=SIMPLE, title="ppga reproduce NAME")
+        for heading in ("name", "shows", "systems", "on"):
+            table.add_column(heading)
+        for name, one in EXPERIMENTS.items():
+            table.add_row(name, one.shows, "\n".join(one.systems), " ".join(one.tasks))
+        console.print(table)
+        console.print(
+            *(f"--scale {name}: {what}" for name, what in SCALES.items()), sep="\n", highlight=False
+        )
+        return
+    if seeds is not None:
+        at_least_one("--seeds", seeds)
+    machine.check_devices()
+    from ppga.study import run
+
+    made = planned(experiment, scale, tasks, seeds, minutes, output)
+    if dry_run:
+        for run_of_it in made.runs():
+            console.print(str(run_of_it.folder), soft_wrap=True, highlight=False)
+        return
+    try:
+        well = run(made, console)
+    except KeyboardInterrupt:
+        console.print("\nstopped; the same command goes on", highlight=False)
         sys.exit(130)
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
@@ -682,6 +742,7 @@ def main() -> None:
                 "export": export,
                 "adapt": adapt,
                 "study": study,
+                "reproduce": reproduce,
                 "demo": demo,
                 "tasks": tasks,
                 "algorithms": algorithms,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -180,6 +181,7 @@ def _at(key: Array, time: Array) -> Array:
     return jax.vmap(jax.random.fold_in, (0, None))(key, time) if key.ndim else jax.random.fold_in(key, time)
 
 
+@partial(jax.jit, static_argnums=(1, 2))
 def episode_keys(key: Array, policies: int, episodes: int) -> Array:
     """Keys (policies, episodes) that do not depend on how the policies are grouped."""
     return jax.vmap(lambda key: jax.random.split(key, episodes))(jax.random.split(key, policies))
@@ -223,8 +225,8 @@ class Judge:
         # dealt out in turn; the last one fills up, without playing, where n cannot be shared evenly
         dealt = np.arange(workers * -(-n // workers)).reshape(-1, workers).T
         rows = np.minimum(dealt, n - 1)
-        keys = episode_keys(key, n, self.episodes)
-        everything = (policies, keys, jnp.asarray(playing))
+        data = np.asarray(jax.random.key_data(episode_keys(key, n, self.episodes)))
+        everything = jax.tree.map(np.asarray, (policies, data, playing))
         shares = [jax.tree.map(lambda leaf, some=some: leaf[some], everything) for some in rows]
         play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
         with ThreadPoolExecutor(workers) as pool:
@@ -239,10 +241,15 @@ class Judge:
         """The same inside jitted code, all in one loop, by keys (n, episodes)."""
         return self._play(self.task, policies, keys, playing)
 
-    def _compile(self, shape: tuple[int, int], policies: Policy, keys: Array, playing: Array) -> Any:
+    def _compile(
+        self, shape: tuple[int, int], policies: Policy, data: NumpyArray, playing: NumpyArray
+    ) -> Any:
         task = self.task.for_callers(shape[0])
-        play = jax.jit(lambda *share: self._play(task, *share))
-        compiled = self._compiled[shape] = play.lower(policies, keys, playing).compile()
+
+        def play(policies: Policy, data: Array, playing: Array) -> tuple[Scores, Transitions | None]:
+            return self._play(task, policies, jax.random.wrap_key_data(data), playing)
+
+        compiled = self._compiled[shape] = jax.jit(play).lower(policies, data, playing).compile()
         return compiled
 
     def _play(

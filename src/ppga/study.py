@@ -6,6 +6,7 @@ with it. A study can be stopped at any moment; the same command goes on with it.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,7 +37,8 @@ VARIANTS = {
     "ppga-cma-es": ("ppga", ("--strategy", "cma-es")),
     "ppga-recombination": ("ppga", ("--step", "recombination")),
 }
-"""Names for ways to run an algorithm: which one, and with what options."""
+"""Names for ways to run an algorithm: which one, and with what options. Any other way is written
+ALGORITHM:OPTION=VALUE,OPTION=VALUE, as in "ppga:search.sigma0=1,archive.shape=50 50"."""
 SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
 """What `all` means: every system of the paper, and MAP-Elites."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
@@ -51,7 +53,7 @@ class Plan:
 
     Attributes:
         tasks: names.
-        algorithms: names, of variants too.
+        algorithms: names, of variants too, or ALGORITHM:OPTION=VALUE.
         seeds: how many, from 0.
         budget: of each run.
         preset: settings.
@@ -76,7 +78,7 @@ class Plan:
     def runs(self) -> list["Planned"]:
         """All runs, seed by seed, so that a study that is stopped has something of everything."""
         return [
-            Planned(task, algorithm, seed, self.output / task / f"{algorithm}-{seed}")
+            Planned(task, algorithm, seed, self.output / task / f"{_file_name(algorithm)}-{seed}")
             for seed in range(self.seeds)
             for task in self.tasks
             for algorithm in self.algorithms
@@ -93,6 +95,26 @@ class Planned:
     folder: Path
 
 
+def system(name: str) -> tuple[str, tuple[str, ...]]:
+    """The algorithm that a system's name means, and with what options."""
+    algorithm, _, changes = name.partition(":")
+    if not changes:
+        return VARIANTS.get(name, (name, ()))
+    words: list[str] = ["--label", name]
+    for change in changes.split(","):
+        option, equals, value = change.partition("=")
+        if not (option and equals and value.split()):
+            raise InputError(f"a system is ALGORITHM or ALGORITHM:OPTION=VALUE,OPTION=VALUE, got {name!r}.")
+        words += [f"--{option}", *value.split()]
+    algorithm, options = VARIANTS.get(algorithm, (algorithm, ()))
+    return algorithm, (*options, *words)
+
+
+def _file_name(name: str) -> str:
+    """A system's name as that of a folder."""
+    return re.sub(r"[^A-Za-z0-9.=,-]+", "_", name)
+
+
 def names(
     given: Sequence[str], everything: Sequence[str], known: Sequence[str], what: str
 ) -> tuple[str, ...]:
@@ -100,7 +122,7 @@ def names(
     if not given:
         raise InputError(f"a study needs at least one {what}.")
     for name in given:
-        choose(what, name, [*known, "all"])
+        choose(what, name.partition(":")[0] if what == "algorithm" else name, [*known, "all"])
     meant = [one for name in given for one in (everything if name == "all" else [name])]
     return tuple(dict.fromkeys(meant))
 
@@ -129,6 +151,8 @@ def plan(
         output,
         files,
     )
+    for name in made.algorithms:
+        system(name)
     file = output / "study.json"
     if file.exists() and read_json(file).get("preset") != preset:
         raise InputError(f"{output} holds a study with preset {read_json(file).get('preset')!r}.")
@@ -299,7 +323,7 @@ def expected(runs: Sequence[Planned], plan: Plan) -> float | None:
 
 
 def _estimate(one: Planned, plan: Plan) -> float | None:
-    algorithm, _ = VARIANTS.get(one.algorithm, (one.algorithm, ()))
+    algorithm, _ = system(one.algorithm)
     config, _ = preset(plan.preset, one.task, algorithm)
     try:
         return estimate(make_algorithm(one.task, config), config, plan.budget).seconds
@@ -347,7 +371,7 @@ def _train_words(one: Planned, plan: Plan) -> list[str]:
     task = plan.files.get(one.task, one.task)
     if RunFolder(one.folder).config.exists():
         return ["train", task, "--resume", str(one.folder), *budget]
-    algorithm, options = VARIANTS.get(one.algorithm, (one.algorithm, ()))
+    algorithm, options = system(one.algorithm)
     return [
         "train", task, "--algorithm", algorithm, "--preset", plan.preset, "--seed", str(one.seed),
         "--output", str(one.folder), *budget, *options,

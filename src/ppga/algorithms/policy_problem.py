@@ -183,13 +183,9 @@ class PolicyProblem:
         """Play episodes with policies (m, n, d), which see and sway as `policies` says."""
         m, n, d = solutions.shape
 
-        def per_branch(leaf: Array) -> Array:
-            return jnp.repeat(leaf, n, axis=0)
-
-        policies: Policy = jax.tree.map(
-            per_branch, replace(self.policies(state), parameters=jnp.zeros((m, 0)))
-        )
-        policies = replace(policies, parameters=jnp.asarray(solutions.reshape(m * n, d)))
+        seeing = replace(self.policies(state), parameters=jnp.zeros((m, 0)))
+        policies: Any = jax.tree.map(lambda leaf: np.repeat(leaf, n, axis=0), seeing)  # Judge deals them out
+        policies = replace(policies, parameters=solutions.reshape(m * n, d))
         who = None if playing is None else playing.reshape(m * n)
         return self._play(policies, key, episodes, who)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,18 +72,14 @@ class PolicySearch(PolicyProblem):
         self.gradients = k1 if gradients is None else gradients
         self.start_steps = ppo.environments * ppo.rollout_length
         self.fields |= {"returns_mean": (k1,), "returns_covariance": (k1, k1), "returns_count": ()}
+        # one program each, where every small step would be one of its own, to be compiled
+        self._new, self._copies = jax.jit(self._make), jax.jit(self._make_copies)
 
     def start(self, key: Array) -> SearchState:
         """New policies, critics and environments; a first rollout fills the normalisers."""
-        m, k1 = self.search.emitters, self.objectives
-        policy_key, skill_key, world_key, rollout_key = jax.random.split(key, 4)
-        policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, m))
-        skills = jax.vmap(jax.vmap(self.vppo.init_skill))(jax.random.split(skill_key, (m, k1 + 1)))
-        returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
-        agents = Agent(policies, returns, _of(skills, k1))
-        worlds, seen = self.vppo.collect(
-            agents, self.vppo.init_worlds(world_key), jax.random.split(rollout_key, m)
-        )
+        policies, skills, returns, world_key, keys = self._new(key)
+        agents = Agent(policies, returns, _of(skills, self.objectives))
+        worlds, seen = self.vppo.collect(agents, self.vppo.init_worlds(world_key), keys)
         agents = self.vppo.observe(agents, seen)
         return SearchState(agents.policy, skills, agents.returns, worlds)
 
@@ -121,28 +118,16 @@ class PolicySearch(PolicyProblem):
 
         They begin in the situations the search policy has got into, and leave them to it.
         """
-        m, k1 = self.search.emitters, self.gradients
         state = self._with_noise(state)
-
-        def copies(leaf: Array) -> Array:
-            return jnp.repeat(leaf, k1, axis=0)
-
-        policies, returns = jax.tree.map(copies, (state.policies, state.returns))
-        skills = jax.tree.map(lambda leaf: leaf[:, :k1].reshape(m * k1, *leaf.shape[2:]), state.skills)
-        agents = Agent(policies, returns, skills)
-        weights, keys = jnp.tile(jnp.eye(k1, self.objectives), (m, 1)), jax.random.split(key, m * k1)
-        worlds = jax.tree.map(jnp.copy, state.worlds)  # a rollout gives the memory of its worlds away
+        agents, weights, keys = self._copies(state.policies, state.returns, state.skills, key)
+        worlds = _copied(state.worlds)  # a rollout gives the memory of its worlds away
         learnt, _, report = self.vppo.train(
             agents, worlds, weights, self.search.jacobian_updates, keys, False, self.progress
         )
+        m, k1 = self.search.emitters, self.gradients
         change = np.asarray(learnt.policy.parameters).reshape(m, k1, -1) - self.solutions(state)[:, None]
-        skills = jax.tree.map(
-            lambda old, new: old.at[:, :k1].set(new.reshape(m, k1, *new.shape[1:])),
-            state.skills,
-            learnt.skill,
-        )
         effort = self._effort(report, self.search.jacobian_updates, ("reward", *self.measure_names)[:k1] * m)
-        return replace(state, skills=skills), change, effort
+        return replace(state, skills=_with_first(state.skills, learnt.skill)), change, effort
 
     def walk(
         self, state: SearchState, weights: NumpyArray, key: Array, updates: int | None = None
@@ -163,7 +148,7 @@ class PolicySearch(PolicyProblem):
             True,
             self.progress,
         )
-        skills = jax.tree.map(lambda old, new: old.at[:, k1].set(new), state.skills, learnt.skill)
+        skills = _with_one(state.skills, learnt.skill, k1)
         state = SearchState(learnt.policy, skills, learnt.returns, worlds)
         return state, self._effort(report, updates, ("the walk",) * len(weights))
 
@@ -188,7 +173,7 @@ class PolicySearch(PolicyProblem):
         worlds, seen = self.vppo.collect(agents, state.worlds, keys)
         learnt, report, way = self.vppo.update_watched(agents, seen, jnp.asarray(weights, jnp.float32), keys)
         after = self.vppo.observe(learnt, seen)
-        skills = jax.tree.map(lambda old, new: old.at[:, k1].set(new), state.skills, after.skill)
+        skills = _with_one(state.skills, after.skill, k1)
         effort = self._effort(report, 1, ("the walk",) * len(weights))
         return (
             replace(state, worlds=worlds),
@@ -222,14 +207,33 @@ class PolicySearch(PolicyProblem):
             jnp.asarray(elite["returns_covariance"]),
             jnp.asarray(elite["returns_count"]),
         )
-        policies, returns = jax.tree.map(
-            lambda all_of_them, new: all_of_them.at[emitter].set(new),
-            (state.policies, state.returns),
-            (one, returns),
-        )
+        policies, returns = _with_row((state.policies, state.returns), (one, returns), emitter)
         its_own = self.vppo.owners(self.search.emitters) == emitter
         worlds = select(jnp.asarray(its_own), self.vppo.init_worlds(key), state.worlds)
         return replace(state, policies=policies, returns=returns, worlds=worlds)
+
+    def _make(self, key: Array) -> tuple[Policy, Skill, Returns, Array, Array]:
+        """New policies (m,), skills (m, k+2), normalisers (m,); keys of environments and of rollouts (m,)."""
+        m, k1 = self.search.emitters, self.objectives
+        policy_key, skill_key, world_key, rollout_key = jax.random.split(key, 4)
+        policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, m))
+        skills = jax.vmap(jax.vmap(self.vppo.init_skill))(jax.random.split(skill_key, (m, k1 + 1)))
+        returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
+        return policies, skills, returns, world_key, jax.random.split(rollout_key, m)
+
+    def _make_copies(
+        self, policies: Policy, returns: Returns, skills: Skill, key: Array
+    ) -> tuple[Agent, Array, Array]:
+        """As many agents of each search policy as there are gradients; their objectives and keys."""
+        m, k1 = self.search.emitters, self.gradients
+
+        def copies(leaf: Array) -> Array:
+            return jnp.repeat(leaf, k1, axis=0)
+
+        policies, returns = jax.tree.map(copies, (policies, returns))
+        skills = jax.tree.map(lambda leaf: leaf[:, :k1].reshape(m * k1, *leaf.shape[2:]), skills)
+        weights = jnp.tile(jnp.eye(k1, self.objectives), (m, 1))
+        return Agent(policies, returns, skills), weights, jax.random.split(key, m * k1)
 
     def _with_noise(self, state: SearchState) -> SearchState:
         """The state that an iteration's learning begins with: its action noise, where that is reset."""
@@ -277,7 +281,38 @@ def scales(returns: Returns) -> NumpyArray:
     return np.where(varies, 1 / np.where(varies, spread, 1.0), 0.0)
 
 
+@jax.jit
 def _of(skills: Skill, objective: int) -> Skill:
     """The skills (m,) of one objective, of all (m, k+2)."""
     one: Skill = jax.tree.map(lambda leaf: leaf[:, objective], skills)
     return one
+
+
+@jax.jit
+def _with_one(skills: Skill, one: Skill, objective: int) -> Skill:
+    """All skills (m, k+2), those (m,) of one objective anew."""
+    every: Skill = jax.tree.map(lambda old, new: old.at[:, objective].set(new), skills, one)
+    return every
+
+
+@jax.jit
+def _with_first(skills: Skill, first: Skill) -> Skill:
+    """All skills (m, k+2), the first k+1 or fewer of each search policy anew, from (m (k+1),)."""
+
+    def put(old: Array, new: Array) -> Array:
+        new = new.reshape(len(old), -1, *old.shape[2:])
+        return old.at[:, : new.shape[1]].set(new)
+
+    every: Skill = jax.tree.map(put, skills, first)
+    return every
+
+
+@jax.jit
+def _with_row(every: Any, one: Any, row: int) -> Any:
+    """Arrays (m, ...) with one row anew."""
+    return jax.tree.map(lambda old, new: old.at[row].set(new), every, one)
+
+
+@jax.jit
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)

@@ -87,7 +87,9 @@ def read_run(path: str | Path) -> Run:
 
 
 def _called(config: PPGAConfig) -> str:
-    """The algorithm, and how it was changed."""
+    """What a run was labelled; or the algorithm, and how it was changed."""
+    if config.label:
+        return config.label
     changed = [
         word
         for word, plain in ((config.search.strategy, "xnes"), (config.search.step, "walk"))

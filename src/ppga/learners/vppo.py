@@ -290,6 +290,7 @@ class VPPO:
         self.update_watched: Update = jax.jit(partial(self.learn, watched=True))
         self.observe: Observe = jax.jit(jax.vmap(observe))
         self.forget = jax.jit(jax.vmap(self._forget))
+        self._reset: Callable[[Array], Worlds] = jax.jit(self._init_worlds)
 
     def init_policy(self, key: Array) -> Policy:
         """A new policy."""
@@ -304,8 +305,7 @@ class VPPO:
 
     def init_worlds(self, key: Array) -> Worlds:
         """All environments at random starts."""
-        state = jax.jit(self.task.reset, static_argnums=1)(key, self.config.environments)
-        return Worlds(state, jnp.zeros((self.config.environments, self.objectives)))
+        return self._reset(key)
 
     def owners(self, agents: int) -> NumpyArray:
         """Which of so many agents each environment (E,) belongs to: equal shares, on every device."""
@@ -348,9 +348,13 @@ class VPPO:
             reports.append(report)
             report.kl.block_until_ready()
             progress()
-        return agents, worlds, jax.tree.map(lambda *values: jnp.stack(values).mean(axis=0), *reports)
+        return agents, worlds, jax.tree.map(lambda *values: np.mean(values, axis=0), *reports)
 
     # Inside jit.
+
+    def _init_worlds(self, key: Array) -> Worlds:
+        state = self.task.reset(key, self.config.environments)
+        return Worlds(state, jnp.zeros((self.config.environments, self.objectives)))
 
     def rollout(self, agents: Agent, worlds: Worlds, keys: Array) -> tuple[Worlds, Trajectory]:
         """One rollout of all agents: arrays of the trajectory are (A, e, T, ...)."""

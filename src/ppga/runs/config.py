@@ -115,6 +115,7 @@ class PPGAConfig:
         cluster: who makes the rollouts: this process on one device (none); Ray's workers on CPUs, in shares
             of a fixed size (ray); or all of JAX's devices, which learn together as well (jax).
         init_from: a run, an archive or a policy whose elites the run begins with.
+        label: what the run is called in reports; by its algorithm by default.
     """
 
     algorithm: str = "ppga"
@@ -129,6 +130,7 @@ class PPGAConfig:
     keeping: KeepingConfig = field(default_factory=KeepingConfig)
     cluster: Literal["none", "ray", "jax"] = "none"
     init_from: str | None = None
+    label: str | None = None
 
     def check(self, measures: int, learns: bool = True) -> None:
         """Raise an InputError for settings that cannot work for a task with that many measures.

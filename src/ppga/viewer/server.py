@@ -1,5 +1,6 @@
 """The viewer's own little web server: the page, what it asks for, and news of the clock and the run."""
 
+import contextlib
 import errno
 import ipaddress
 import json
@@ -25,6 +26,11 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 LARGEST_QUESTION = 10_000
 """Bytes that the page may send at a time."""
 NEWS_SECONDS = 0.1
+MOST_CLIENTS = 64
+"""Connections at once; a page has two or three."""
+SILENCE = 60.0
+"""Seconds that a connection may say nothing."""
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 16\r\n\r\ntoo many at once"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -32,6 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version = "ppga"
+    timeout = SILENCE
 
     def __init__(self, viewer: Viewer, names: frozenset[str], *args: Any) -> None:
         self.viewer, self.names = viewer, names
@@ -204,12 +211,32 @@ class PageServer(ThreadingHTTPServer):
         else:
             raise InputError(f"no free port from {port} on.")
         self.viewer, self.host, self.port = viewer, host, candidate
+        self._places = threading.BoundedSemaphore(MOST_CLIENTS)
         self._preparing = threading.Thread(target=viewer.prepare, daemon=True)
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
         """Serve until closed; get the stage ready meanwhile."""
         self._preparing.start()
         super().serve_forever(poll_interval)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, if there are not too many."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with contextlib.suppress(OSError):  # nobody listens any more
+            request.sendall(FULL)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """In that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: who asks oddly is not worth a traceback."""
 
     @property
     def address(self) -> str:

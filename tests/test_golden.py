@@ -1,0 +1,46 @@
+"""Short runs whose figures are written down: nobody changes the algorithm without noticing.
+
+Another processor or another version of XLA rounds otherwise, which a few short iterations do not amplify
+much. If you have changed the algorithm on purpose, write the new figures down, and say why in the commit.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ppga
+from ppga.runs import Budget
+from test_numbers import settings, slider
+
+FIGURES = ("qd_score", "coverage", "best", "mean", "evaluations", "env_steps", "restarts")
+
+
+def figures(task: Any, config: ppga.PPGAConfig, iterations: int) -> list[float]:
+    """What a run came to, with the norm of its xNES mean and of its search policy's measures."""
+    record = ppga.train(task, config, budget=Budget(iterations=iterations)).record
+    assert record is not None
+    return [float(record[name]) for name in FIGURES] + [
+        float(np.linalg.norm(record.get(name, 0.0))) for name in ("xnes_mean", "search_measures")
+    ]
+
+
+def sphere(**changes: Any) -> ppga.PPGAConfig:
+    config, _ = ppga.preset("laptop", "sphere")
+    search = replace(config.search, branches=24, leg=6, recheck=2, **changes)
+    return replace(config, seed=5, search=search)
+
+
+GOLDEN: dict[str, tuple[Any, list[float]]] = {
+    "ppga": (lambda: ("sphere", sphere(), 20), []),
+    "ppga, cma-es": (lambda: ("sphere", sphere(strategy="cma-es"), 20), []),
+    "ppga, recombination": (lambda: ("sphere", sphere(step="recombination"), 20), []),
+    "ppga on a slider": (lambda: (slider(), settings(confirm=2, recheck=1), 4), []),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_short_run_comes_to_what_it_always_has(name: str) -> None:
+    make, known = GOLDEN[name]
+    np.testing.assert_allclose(figures(*make()), known, rtol=2e-3)

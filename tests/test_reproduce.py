@@ -1,0 +1,62 @@
+"""The paper's experiments as studies."""
+
+from pathlib import Path
+
+import pytest
+
+import ppga
+from ppga.analysis.runs import read_run
+from ppga.errors import InputError
+from ppga.reproduce import EXPERIMENTS, SCALES, planned
+from ppga.runs import Budget
+from ppga.study import _train_words, plan, system
+
+from conftest import command
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_experiment_can_be_planned(scale: str, tmp_path: Path) -> None:
+    for name, experiment in EXPERIMENTS.items():
+        made = planned(name, scale, output=tmp_path)
+        assert made.tasks == experiment.tasks
+        assert len({one.folder for one in made.runs()}) == len(made.runs())
+        assert made.seeds == (4 if scale == "paper" else 1)
+    assert (
+        planned("fig-4", scale, output=tmp_path).runs() == planned("table-1", scale, output=tmp_path).runs()
+    )
+    with pytest.raises(InputError, match="Did you mean 'fig-4'"):
+        planned("fig-44", scale)
+
+
+def test_a_system_may_be_changed_by_options(tmp_path: Path) -> None:
+    name = "ppga-cma-es:search.sigma0=3,archive.shape=5 7"
+    words = ("--strategy", "cma-es", "--label", name, "--search.sigma0", "3", "--archive.shape", "5", "7")
+    assert system(name) == ("ppga", words)
+    for wrong in ("ppga:sigma0", "ppga:=3", "ppga:search.sigma0="):
+        with pytest.raises(InputError, match="ALGORITHM:OPTION=VALUE"):
+            system(wrong)
+    with pytest.raises(InputError, match="unknown algorithm"):
+        plan(["sphere"], ["ppgaa:a=1"], 1, Budget(iterations=1), "smoke", 0, tmp_path)
+    made = plan(["sphere"], [name], 1, Budget(iterations=1), "smoke", 0, tmp_path)
+    (one,) = made.runs()
+    assert one.folder.name == "ppga-cma-es_search.sigma0=3,archive.shape=5_7-0"
+    assert command(*_train_words(one, made), "--quiet").returncode == 0
+    assert read_run(one.folder).algorithm == name
+    assert ppga.load_archive(one.folder).shape == (5, 7)
+
+
+def test_the_command_lists_plans_and_runs(tmp_path: Path) -> None:
+    listed = command("reproduce", "--list").stdout
+    assert all(name in listed for name in EXPERIMENTS)
+    words = ("reproduce", "recombination", "--scale", "smoke", "--tasks", "sphere")
+    plans = command(*words, "--dry-run", folder=tmp_path)
+    runs = [f"reproduce/smoke/sphere/{name}-0" for name in ("ppga", "ppga-recombination", "ppga-cma-es")]
+    assert plans.stdout.split() == runs
+    assert not (tmp_path / "reproduce").exists()
+    done = command(*words, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all((tmp_path / run / "archive").exists() for run in runs)
+    assert "ppga-recombination" in (tmp_path / "reproduce/smoke/report/report.html").read_text()
+    refused = command("reproduce", "fig-4", "--scale", "paper", "--minutes", "3")
+    assert refused.returncode == 2
+    assert "measured in evaluations" in refused.stderr

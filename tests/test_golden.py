@@ -33,10 +33,22 @@ def sphere(**changes: Any) -> ppga.PPGAConfig:
 
 
 GOLDEN: dict[str, tuple[Any, list[float]]] = {
-    "ppga": (lambda: ("sphere", sphere(), 20), []),
-    "ppga, cma-es": (lambda: ("sphere", sphere(strategy="cma-es"), 20), []),
-    "ppga, recombination": (lambda: ("sphere", sphere(step="recombination"), 20), []),
-    "ppga on a slider": (lambda: (slider(), settings(confirm=2, recheck=1), 4), []),
+    "ppga": (
+        lambda: ("sphere", sphere(), 20),
+        [13203.12, 0.3625, 99.99858, 91.05599, 755.0, 0.0, 2.0, 5.88177, 51.25441],
+    ),
+    "ppga, cma-es": (
+        lambda: ("sphere", sphere(strategy="cma-es"), 20),
+        [14397.85, 0.4025, 99.9781, 89.42764, 776.0, 0.0, 2.0, 3.429295, 17.53938],
+    ),
+    "ppga, recombination": (
+        lambda: ("sphere", sphere(step="recombination"), 20),
+        [11981.48, 0.32, 99.99858, 93.60529, 739.0, 0.0, 2.0, 5.87021, 54.36598],
+    ),
+    "ppga on a slider": (
+        lambda: (slider(), settings(confirm=2, recheck=1), 4),
+        [19.99935, 0.1, 19.99935, 19.99935, 29.0, 3064.0, 0.0, 1.477748, 0.04171259],
+    ),
 }
 
 

@@ -321,7 +321,7 @@ def test_a_run_of_a_file_is_read_only_with_the_file(tmp_path: Path) -> None:
         assert "speed" in changed.stderr
     # and a run that names a file itself
     config = json.loads((run / "config.json").read_text())
-    (tmp_path / "ran").unlink()
+    (tmp_path / "ran").unlink(missing_ok=True)
     file.write_text(SLIDER + f"\n(__import__('pathlib').Path({str(tmp_path)!r}) / 'ran').touch()\n")
     (run / "config.json").write_text(json.dumps(config | {"task": word}))
     assert command(*resume, "--dry-run", folder=tmp_path).returncode == 2

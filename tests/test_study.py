@@ -16,14 +16,18 @@ from ppga.runs.folder import RunFolder
 from ppga.study import CORRECTION_SECONDS, SYSTEMS, _evaluate_words, _train_words, expected, plan
 from ppga.tasks import TASKS
 
-from conftest import Done, command, lines
+from conftest import command, lines
 
 
-def study(folder: Path, *words: str) -> Done:
-    """A study in this process; its runs have processes of their own."""
-    return command(
-        "study", "--tasks", "sphere", "--preset", "smoke", "--output", str(folder), *words
-    )  # fmt: skip
+def study(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A study in a process of its own: what its runs print is read, too."""
+    settings = ("--tasks", "sphere", "--preset", "smoke", "--output", str(folder))
+    return subprocess.run(
+        [sys.executable, "-m", "ppga", "study", *settings, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(tmp_path: Path) -> None:

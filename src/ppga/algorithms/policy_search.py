@@ -72,13 +72,19 @@ class PolicySearch(PolicyProblem):
         self.gradients = k1 if gradients is None else gradients
         self.start_steps = ppo.environments * ppo.rollout_length
         self.fields |= {"returns_mean": (k1,), "returns_covariance": (k1, k1), "returns_count": ()}
-        # one program each, where every small step would be one of its own, to be compiled
-        self._new, self._copies = jax.jit(self._make), jax.jit(self._make_copies)
+        # one program, where every small step would be one of its own, to be compiled
+        self._copies = jax.jit(self._make_copies)
 
     def start(self, key: Array) -> SearchState:
         """New policies, critics and environments; a first rollout fills the normalisers."""
-        policies, skills, returns, world_key, keys = self._new(key)
-        agents = Agent(policies, returns, _of(skills, self.objectives))
+        m, k1 = self.search.emitters, self.objectives
+        policy_key, skill_key, world_key, rollout_key = jax.random.split(key, 4)
+        # not in one program: two of LAPACK's factorisations at once may wait for each other for ever
+        policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, m))
+        skills = jax.vmap(jax.vmap(self.vppo.init_skill))(jax.random.split(skill_key, (m, k1 + 1)))
+        returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
+        keys = jax.random.split(rollout_key, m)
+        agents = Agent(policies, returns, _of(skills, k1))
         worlds, seen = self.vppo.collect(agents, self.vppo.init_worlds(world_key), keys)
         agents = self.vppo.observe(agents, seen)
         return SearchState(agents.policy, skills, agents.returns, worlds)
@@ -211,15 +217,6 @@ class PolicySearch(PolicyProblem):
         its_own = self.vppo.owners(self.search.emitters) == emitter
         worlds = select(jnp.asarray(its_own), self.vppo.init_worlds(key), state.worlds)
         return replace(state, policies=policies, returns=returns, worlds=worlds)
-
-    def _make(self, key: Array) -> tuple[Policy, Skill, Returns, Array, Array]:
-        """New policies (m,), skills (m, k+2), normalisers (m,); keys of environments and of rollouts (m,)."""
-        m, k1 = self.search.emitters, self.objectives
-        policy_key, skill_key, world_key, rollout_key = jax.random.split(key, 4)
-        policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, m))
-        skills = jax.vmap(jax.vmap(self.vppo.init_skill))(jax.random.split(skill_key, (m, k1 + 1)))
-        returns: Returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * m), Returns.unknown(k1))
-        return policies, skills, returns, world_key, jax.random.split(rollout_key, m)
 
     def _make_copies(
         self, policies: Policy, returns: Returns, skills: Skill, key: Array

@@ -22,6 +22,7 @@ def bench_memory(name: str, settings: str, shape: tuple[int, ...] | None) -> lis
     config, _ = preset(settings, name)
     if shape is not None:
         config = replace(config, archive=replace(config.archive, shape=shape))
+    config = replace(config, ppo=replace(config.ppo, environments=30))  # they do not matter here
     algorithm = make_algorithm(name, config)
     problem, archives = algorithm.problem, algorithm.archives
     algorithm.start()

@@ -50,7 +50,7 @@ def with_devices(count: int) -> dict[str, str]:
 
 
 def test_eight_devices() -> None:
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "eight_devices.py")]
+    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(HERE / "eight_devices.py")]
     done = subprocess.run(tests, env=with_devices(8), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout

@@ -12,6 +12,7 @@ import pytest
 
 import ppga
 from ppga.runs import Budget
+from slider import Slider
 from test_numbers import settings, slider
 
 FIGURES = ("qd_score", "coverage", "best", "mean", "evaluations", "env_steps", "restarts")
@@ -56,3 +57,14 @@ GOLDEN: dict[str, tuple[Any, list[float]]] = {
 def test_a_short_run_comes_to_what_it_always_has(name: str) -> None:
     make, known = GOLDEN[name]
     np.testing.assert_allclose(figures(*make()), known, rtol=2e-3)
+
+
+def test_any_number_of_threads_gives_the_same_archive() -> None:
+    found = []
+    for threads in (1, 2):
+        task = Slider(threads=threads)
+        assert task.physics.callers(100) == threads, "those who judge are as many"
+        found.append(ppga.train(task, settings(confirm=2, branches=20), budget=Budget(iterations=2)).archive)
+    assert len(found[0]) > 0
+    for name, values in found[0].elites.items():
+        np.testing.assert_array_equal(values, found[1].elites[name], err_msg=name)

@@ -320,12 +320,11 @@ def test_many_at_once_are_limited_and_stay_apart(server: PageServer) -> None:
         one.close()
     until(lambda: b"<title>" in get_or_nothing(server, "/"), "the page for those who come later")
     with ThreadPoolExecutor(8) as pool:
-        asked = [(slot, CELLS[number % len(CELLS)]) for number, slot in enumerate([0, 1] * 8)]
-        answers = list(
-            pool.map(lambda one: post(server, "/api/play", {"slot": one[0], "cell": one[1]}), asked)
-        )
+        asked = [CELLS[number % len(CELLS)] for number in range(16)]
+        answers = list(pool.map(lambda cell: post(server, "/api/play", {"slot": 1, "cell": cell}), asked))
+    post(server, "/api/leave", {"slot": 1})
     archived = dict(zip(CELLS, [123.0, 4567.0, -89.0, 1011.0], strict=True))
-    for (_, cell), answer in zip(asked, answers, strict=True):
+    for cell, answer in zip(asked, answers, strict=True):
         assert answer["archived"]["objective"] == archived[cell], "everyone is answered what they asked"
 
 
@@ -563,7 +562,10 @@ def test_the_command_waits_for_a_run_and_serves_it(tmp_path: Path) -> None:
                 until(stage, "a stage")
             finally:
                 viewing.send_signal(signal.SIGINT)
-            assert viewing.wait(60) == 0
+            try:
+                assert viewing.wait(60) == 0
+            finally:
+                viewing.kill()  # or a process that does not end would never let this one
             assert "viser" not in viewing.stdout.read()
 
 

@@ -288,7 +288,8 @@ def test_a_killed_run_of_a_robot_ends_as_if_undisturbed(tmp_path: Path) -> None:
         "--keeping.checkpoint-seconds", "0", "--output", str(run),
     ]  # fmt: skip
     resume = [sys.executable, "-m", "ppga", "train", "--resume", str(run)]
-    assert kill_while_working(start, run, 0.1)
+    for words, pause in ((start, 0.1), (resume, 0.0), (resume, 0.3)):
+        assert kill_while_working(words, run, pause)
     subprocess.run(resume, check=True, capture_output=True)
     same_runs(whole, run)
     metrics = lines(whole)[-1]

@@ -19,12 +19,15 @@ from rich.console import Console
 
 import ppga
 from ppga.algorithms import PolicySearch
+from ppga.bench.scale import LATENCY, NETWORK, Spent, fit
 from ppga.cluster import crew as crews
 from ppga.cluster.crew import Cluster
 from ppga.cluster.shares import Worker, employ, environments_together, policies_together, shares
 from ppga.errors import InputError
 from ppga.rollouts import Judge
 from ppga.study import finished, plan, run
+
+from conftest import command
 
 HOPPER = ppga.NetworkConfig((8,), (8,))
 
@@ -92,6 +95,27 @@ def test_shares_are_judged_as_the_whole_is() -> None:
     assert np.ptp(whole.objective) > 0
     for name in ("objective", "measures", "steps"):
         np.testing.assert_allclose(getattr(cut, name), getattr(whole, name), rtol=1e-5, atol=1e-6)
+
+
+def test_the_cost_model_finds_what_iterations_were_made_of() -> None:
+    made = [
+        Spent(n, 1.0, learner=2.0, crew=10 / n + 3e-8 * moved + 0.01 * 12, busy=10.0, moved=moved, rounds=12)
+        for n, moved in ((1, 3e7), (2, 3e7), (2, 1.5e7))
+    ]
+    model = fit(made, made[1])
+    assert model.byte == pytest.approx(3e-8)
+    assert model.round == pytest.approx(0.01)
+    over_a_network = 3e7 / NETWORK + 12 * LATENCY
+    assert model.seconds(5) == pytest.approx(2 + 10 / 5 + 3e-8 * 3e7 + 0.01 * 12 + over_a_network)
+    saved = 10 / 2 / 2 - 3e7 / NETWORK  # a second machine of two cores, beside what it is sent
+    assert model.pays(2) == pytest.approx(12 * LATENCY / saved)
+    assert fit([replace(one, crew=10 / one.workers) for one in made], made[0]).byte == 0
+
+
+def test_full_archives_are_measured() -> None:
+    done = command("bench", "memory", "--task", "hopper", "--preset", "smoke", "--shape", "7")
+    assert done.returncode == 0, done.stderr
+    assert "of 7 cells" in done.stdout
 
 
 # On Ray.

@@ -1,9 +1,10 @@
 """The command line. Heavy imports stay inside the commands, so that help answers at once."""
 
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -451,7 +452,7 @@ def study(
     budget = Budget(minutes=10.0) if given == Budget() else given
     if address is not None and cluster != "ray":
         raise InputError("an address belongs to --cluster ray.")
-    try:
+    with _stoppable(output):
         planned = plan(tasks, algorithms, seeds, budget, preset, episodes, output)
         if cluster == "slurm":
             console.print(f"sbatch {write_slurm(planned, cores)}", soft_wrap=True, highlight=False)
@@ -462,12 +463,19 @@ def study(
             one = planned.runs()[only]
             sys.exit(0 if finished(one, planned) else do(one, planned))
         well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
+    sys.exit(0 if well else 1)
+
+
+@contextlib.contextmanager
+def _stoppable(output: Path) -> Iterator[None]:
+    """Tell of a study that was stopped, or that cannot be written."""
+    try:
+        yield
     except KeyboardInterrupt:
         console.print("\nstopped; the same command goes on with the study", highlight=False)
         sys.exit(130)
     except OSError as error:
         raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
-    sys.exit(0 if well else 1)
 
 
 def reproduce(
@@ -501,7 +509,7 @@ def reproduce(
     if list or experiment is None:
         table = Table(box=SIMPLE, title="ppga reproduce NAME")
         for heading in ("name", "shows", "systems", "on"):
-            table.add_column(heading)
+            table.add_column(heading, overflow="fold")
         for name, one in EXPERIMENTS.items():
             table.add_row(name, one.shows, "\n".join(one.systems), " ".join(one.tasks))
         console.print(table)
@@ -519,13 +527,8 @@ def reproduce(
         for run_of_it in made.runs():
             console.print(str(run_of_it.folder), soft_wrap=True, highlight=False)
         return
-    try:
+    with _stoppable(output):
         well = run(made, console)
-    except KeyboardInterrupt:
-        console.print("\nstopped; the same command goes on", highlight=False)
-        sys.exit(130)
-    except OSError as error:
-        raise InputError(f"cannot write to {output}: {error.strerror or error}.") from None
     sys.exit(0 if well else 1)
 
 

@@ -41,7 +41,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds of an iteration on n workers: learner + busy / n + bytes * moved + rounds * round.
+    """Seconds of an iteration on n workers: learner + busy / n + moved * byte + rounds * round.
 
     Attributes:
         learner: what nobody shares.
@@ -59,10 +59,9 @@ class Model:
     byte: float
     round: float
 
-    def seconds(self, workers: int, network: bool = True) -> float:
-        """Of an iteration; over a network, or all on one machine."""
-        byte = self.byte + network / NETWORK
-        round_ = self.round + network * LATENCY
+    def seconds(self, workers: int) -> float:
+        """Of an iteration, over a network."""
+        byte, round_ = self.byte + 1 / NETWORK, self.round + LATENCY
         return self.learner + self.busy / workers + self.moved * byte + self.rounds * round_
 
     def pays(self, cores: int) -> float:
@@ -80,10 +79,9 @@ def fit(measured: Sequence[Spent], typical: Spent) -> Model:
     beyond = np.array([max(spent.crew - spent.busy / spent.workers, 0.0) for spent in measured])
     causes = np.array([[spent.moved, spent.rounds] for spent in measured])
     byte, round_ = np.linalg.lstsq(causes, beyond, rcond=None)[0]
-    if round_ < 0 or byte < 0:  # nothing is gained by either; the other explains all
-        byte, round_ = (beyond.sum() / causes[:, 0].sum(), 0.0) if round_ < 0 else (
-            0.0, beyond.sum() / causes[:, 1].sum()
-        )  # fmt: skip
+    if min(byte, round_) < 0:  # one of them explains nothing, and the other all
+        alone = beyond.sum() / causes.sum(axis=0)
+        byte, round_ = (alone[0], 0.0) if round_ < 0 else (0.0, alone[1])
     return Model(typical.learner, typical.busy, typical.moved, typical.rounds, float(byte), float(round_))
 
 

@@ -1,9 +1,9 @@
 """Learning spread over devices: those of this machine (`jax.sharding`), or of several (`jax.distributed`).
 
 Every device has an equal share of the environments, and in it every agent has its own: rollouts need no word
-between devices. Each device takes gradients of what it has seen, and all go the mean of them, so agents stay
-the same everywhere. Of several processes, each does everything that is not spread, with the same results; the
-first one writes down what came of it.
+between devices. Each device takes gradients of what it has seen, and all follow the mean of them, so agents
+stay the same everywhere. Of several processes, each does everything that is not spread, with the same results;
+the first one writes down what came of it.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ppga.algorithms import PolicyProblem, PolicySearch
 from ppga.cluster.crew import Cluster
-from ppga.cluster.shares import plain
+from ppga.cluster.shares import filled_up
 from ppga.errors import InputError
 from ppga.learners.vppo import VPPO, Agent, Report, Trajectory, Worlds, observe
 from ppga.networks import Network
 from ppga.physics import Array
 from ppga.policies import Policy
-from ppga.rollouts import Judge, Scores, Transitions, episode_keys
+from ppga.rollouts import Judge, Scores, Transitions
 from ppga.storage import NumpyArray, whole
 from ppga.tasks import Environment
 
@@ -227,12 +227,8 @@ class SpreadJudge(Judge):
     ) -> tuple[Scores, Transitions | None]:
         """See `Judge`."""
         n, count = len(policies.parameters), self.devices.count
-        rows = np.minimum(np.arange(-(-n // count) * count), n - 1)  # filled up, without playing
-        who = np.zeros(len(rows), bool)
-        who[:n] = True if playing is None else playing
-        keys = np.asarray(jax.random.key_data(episode_keys(key, n, self.episodes)))[rows]
-        everyone = jax.tree.map(lambda leaf: leaf[rows], plain(policies))
-        found = self.play(*self.devices.apart((everyone, keys, who)))
+        everyone = filled_up(policies, key, self.episodes, playing, -(-n // count) * count)
+        found = self.play(*self.devices.apart(everyone))
         scores: tuple[Scores, Transitions | None] = jax.tree.map(lambda leaf: whole(leaf)[:n], ready(found))
         return scores
 

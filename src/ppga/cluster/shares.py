@@ -101,11 +101,7 @@ class SharedJudge(Judge):
         """See `Judge`."""
         n, size = len(policies.parameters), policies_together(self.episodes)
         shares = -(-n // size)
-        rows = np.minimum(np.arange(shares * size), n - 1)  # the last share is filled up, without playing
-        who = np.zeros(shares * size, bool)
-        who[:n] = True if playing is None else playing
-        keys = np.asarray(jax.random.key_data(episode_keys(key, n, self.episodes)))[rows]
-        everyone = jax.tree.map(lambda leaf: leaf[rows], plain(policies))
+        everyone, keys, who = filled_up(policies, key, self.episodes, playing, shares * size)
         settings = (self.episodes, self.sample, self.watch)
         jobs = []
         for first in range(0, shares * size, size):
@@ -115,6 +111,20 @@ class SharedJudge(Judge):
         found = self.crew.run("play", [settings], jobs)
         whole: tuple[Scores, Transitions | None] = jax.tree.map(lambda leaf: leaf[:n], _joined(found))
         return whole
+
+
+def filled_up(
+    policies: Policy, key: Array, episodes: int, playing: NumpyArray | None, total: int
+) -> tuple[Policy, NumpyArray, NumpyArray]:
+    """N policies, data of their episodes' keys (n, episodes, ...) and who plays (n,), for NumPy; all as many
+    as `total` by the last one again, which does not play again.
+    """
+    n = len(policies.parameters)
+    rows = np.minimum(np.arange(total), n - 1)
+    who = np.zeros(total, bool)
+    who[:n] = True if playing is None else playing
+    keys = np.asarray(jax.random.key_data(episode_keys(key, n, episodes)))[rows]
+    return jax.tree.map(lambda leaf: leaf[rows], plain(policies)), keys, who
 
 
 def plain(tree: Any) -> Any:

@@ -2,8 +2,8 @@
 
 Every device has an equal share of the environments, and in it every agent has its own: rollouts need no word
 between devices. Each device takes gradients of what it has seen, and all follow the mean of them, so agents
-stay the same everywhere. Of several processes, each does everything that is not spread, with the same results;
-the first one writes down what came of it.
+stay the same everywhere. Of several processes, each does everything that is not spread, with the same
+results; the first one writes down what came of it.
 """
 
 from collections.abc import Callable

@@ -154,19 +154,26 @@ def test_a_device_that_is_not_there() -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_answers_at_once_import_nothing_heavy() -> None:
+    """Help, the version, and what is seen to be wrong before anything runs."""
     code = (
-        "import sys\n"
+        "import sys, ppga\n"
         "from ppga.cli import main\n"
-        "sys.argv = ['ppga', '--help']\n"
-        "try: main()\n"
-        "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'jax', 'mujoco', 'gymnasium', 'numpy'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        "for words, wanted in (\n"
+        "    (['--help'], 0), (['--version'], 0), (['taskz'], 2), (['evaluate', '--help'], 0),\n"
+        "    (['bench', 'fysics'], 2), (['evaluate', 'run', '--episodes', '0'], 2),\n"
+        "):\n"
+        "    sys.argv, code = ['ppga', *words], 0\n"
+        "    try: main()\n"
+        "    except SystemExit as end: code = end.code or 0\n"
+        "    assert code == wanted, (words, code)\n"
+        "    heavy = {'jax', 'mujoco', 'matplotlib', 'gymnasium', 'numpy', 'scipy'} & set(sys.modules)\n"
+        "    assert not heavy, (words, heavy)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "doctor" in result.stdout
+    assert f"ppga {ppga.__version__}\n" in result.stdout
 
 
 def test_a_run_is_resumed_with_its_own_settings_only(

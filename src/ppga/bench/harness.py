@@ -55,7 +55,7 @@ def rates(candidates: Mapping[str, Callable[[], int]], rounds: int) -> dict[str,
 
 def table(results: Sequence[Result], title: str) -> Table:
     """The results as people read them."""
-    shown = Table(title=title)
+    made = Table(title=title)
     for column, justify in (
         ("", "left"),
         ("value", "right"),
@@ -64,12 +64,16 @@ def table(results: Sequence[Result], title: str) -> Table:
         ("against", "left"),
     ):
         number = justify == "right"  # is never cut; words give way
-        shown.add_column(column, justify=justify, no_wrap=number, overflow="fold")  # type: ignore[arg-type]
+        made.add_column(column, justify=justify, no_wrap=number, overflow="fold")  # type: ignore[arg-type]
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}"
-        value = f"{result.value:,.0f}" if result.value >= 100 else f"{result.value:.3g}"
-        shown.add_row(result.name, value, result.unit, ratio, result.against or "")
-    return shown
+        made.add_row(result.name, shown(result.value), result.unit, ratio, result.against or "")
+    return made
+
+
+def shown(value: float) -> str:
+    """A figure with three digits or more."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def write_json(results: Sequence[Result], path: Path) -> None:

@@ -1,0 +1,58 @@
+"""The command line."""
+
+import io
+import os
+import sys
+
+import tyro
+
+from ppga.cli.archives import adapt, compare, evaluate, export, report, view
+from ppga.cli.lists import algorithms, tasks
+from ppga.cli.measuring import bench, doctor
+from ppga.cli.runs import demo, reproduce, study, task_first, train_command
+from ppga.errors import InputError
+from ppga.version import __version__
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one plain message and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
+    try:
+        words = task_first(sys.argv[1:])
+        if words == ["--version"]:
+            print(f"ppga {__version__}")
+            return
+        tyro.extras.subcommand_cli_from_dict(
+            {
+                "report": report,
+                "compare": compare,
+                "train": train_command(words),
+                "evaluate": evaluate,
+                "view": view,
+                "export": export,
+                "adapt": adapt,
+                "study": study,
+                "reproduce": reproduce,
+                "demo": demo,
+                "tasks": tasks,
+                "algorithms": algorithms,
+                "doctor": doctor,
+                "bench": bench,
+            },
+            prog="ppga",
+            args=words,
+            description="Quality-diversity reinforcement learning: archives of good, different policies.\n\n"
+            "ppga --version tells which version this is.",
+        )
+    except InputError as error:
+        print(f"ppga: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print(
+            "ppga: stopped at once; ppga train --resume RUN goes on from its last checkpoint", file=sys.stderr
+        )
+        sys.exit(130)

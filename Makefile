@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # a half-made .venv is not taken for a whole one
 .DELETE_ON_ERROR:
 
-.PHONY: help demo test long fuzz system lint format bench clean
+.PHONY: help demo test long fuzz system lint format bench package clean
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
@@ -21,6 +21,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make bench   measure this machine (minutes)"
+	@echo "make package build sdist and wheel, and try the wheel in an empty environment (minutes)"
 	@echo "make clean   remove what the above made"
 
 $(VENV)/pyvenv.cfg:
@@ -71,10 +72,14 @@ format: $(DEV_READY)
 	$(BIN)/ruff format .
 
 bench: $(DEV_READY)
-	$(BIN)/ppga bench physics
-	$(BIN)/ppga bench vppo
-	$(BIN)/ppga bench iteration
-	$(BIN)/ppga bench view
+	$(BIN)/ppga bench all
+
+# the wheel is built from the sdist, so both are known to be whole
+package: constraints.txt | $(VENV)/pyvenv.cfg
+	rm -rf dist
+	$(PIP) install --constraint constraints.txt build
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build
+	$(BIN)/python tests/packaged.py dist/*.whl constraints.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ppga.bench.race import Course, course, figures, table
 from ppga.bench.start import BARE, PYTHON, process, waited, waits
 from ppga.cli.measuring import BENCHMARKS
 from ppga.errors import InputError
+from ppga.tasks import TASKS, find
 
 from conftest import command
 
@@ -103,6 +105,16 @@ def test_all_is_every_benchmark_of_one_machine() -> None:
     planned = parts("hopper", "smoke", 0.5)
     assert set(planned) == {*BENCHMARKS} - {"all", "scale"}
     assert all(words[:3] == (what, "--task", "hopper") for what, words in planned.items())
+
+
+def test_a_task_of_ones_own_is_known_to_other_processes_by_its_file() -> None:
+    word = f"{Path(__file__).parent / 'slider.py'}:Slider"
+    name = find(word)
+    try:
+        assert parts(name, "smoke", 1.0)["race"][2] == word
+        assert repr(word) in waits(name)[f"smallest run, an iteration/{name}"][1]
+    finally:
+        TASKS.pop(name)
 
 
 def test_a_part_gives_its_results_and_a_failure_its_reason() -> None:

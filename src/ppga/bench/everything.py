@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ppga.bench.harness import Result
+from ppga.tasks import word_for
 
 ROUNDS = ("--rounds", "3")
 
 
 def parts(task: str, settings: str, minutes: float) -> dict[str, tuple[str, ...]]:
     """Benchmark -> the words after `ppga bench`."""
-    of, preset = ("--task", task), ("--preset", settings)
+    of, preset = ("--task", word_for(task)), ("--preset", settings)
     return {
         "start": ("start", *of, *ROUNDS),
         "physics": ("physics", *of, *ROUNDS, "--compare"),

@@ -14,6 +14,7 @@ from ppga.archives import Archive
 from ppga.bench.rivals import Tell, pyribs_cma_mae, qdax_map_elites, qdax_pga_me
 from ppga.errors import choose
 from ppga.runs import Budget, Iteration, preset, train
+from ppga.tasks import find
 
 
 def ours(algorithm: str, name: str, settings: str, tell: Tell, minutes: float) -> Archive:
@@ -55,7 +56,7 @@ def main(loop: str, task: str, settings: str, minutes: str, until: str, episodes
         print(json.dumps({"steps": steps, "qd_score": qd_score, "coverage": coverage}), flush=True)
         return time.time() < float(until)
 
-    archive = LOOPS[choose("loop", loop, LOOPS)](task, settings, tell, float(minutes))
+    archive = LOOPS[choose("loop", loop, LOOPS)](find(task), settings, tell, float(minutes))
     print(json.dumps({"peak_gib": machine.peak_memory_gib()}), flush=True)
     from ppga.analysis import corrected  # not before memory was looked at
 

@@ -6,6 +6,7 @@ Each runs in a process of its own, so that start-up and memory are its own.
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ppga.bench.harness import Result, shown
 from ppga.bench.loops import LOOPS, OURS
 from ppga.errors import InputError, choose
 from ppga.machine import installed
+from ppga.tasks import word_for
 
 NEEDS = {"qdax pga-me": "qdax", "qdax map-elites": "qdax"}
 """Loop -> package, where it is an optional one."""
@@ -76,20 +78,23 @@ def run(
 ) -> Course:
     """One loop in a process of its own."""
     began, until = time.perf_counter(), time.time() + 60 * minutes
-    what = (loop, name, settings, minutes, until, episodes)
+    what = (loop, word_for(name), settings, minutes, until, episodes)
     words = [sys.executable, "-m", "ppga.bench.loops", *map(str, what)]
     lines: list[dict[str, Any]] = []
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         for line in process.stdout:
             told = json.loads(line)
             lines.append(told | {"seconds": time.perf_counter() - began})
             if "qd_score" in told:
                 say(f"{loop}: QD-score {told['qd_score']:,.0f} after {lines[-1]['seconds']:.0f} s")
-        errors = process.stderr.read()
-    if process.returncode:
-        raise InputError(f"{loop} ended with {process.returncode}: {errors.strip().splitlines()[-1:]}")
+        if process.wait():
+            errors.seek(0)
+            said = errors.read().strip().splitlines()
+            raise InputError(f"{loop} ended with {process.returncode}: {''.join(said[-1:])}")
     return course(lines)
 
 

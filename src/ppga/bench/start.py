@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ppga.bench.harness import Result, rates
 from ppga.errors import InputError
 from ppga.machine import installed
+from ppga.tasks import word_for
 
 OTHERS = {"brax.envs": "brax", "qdax.core.map_elites": "qdax", "ribs.schedulers": "ribs"}
 """Module that users of another package import -> the package."""
@@ -15,9 +16,10 @@ PYTHON, BARE = "python", "import jax, mujoco"
 LIGHT = ("ppga --help", "ppga --version", "import ppga")
 """What should take hardly longer than the interpreter."""
 SMALLEST = """
-import ppga
-config, _ = ppga.preset("smoke", "{name}")
-ppga.train("{name}", config, budget=ppga.Budget(iterations=1))
+import ppga, ppga.tasks
+name = ppga.tasks.find({word!r})
+config, _ = ppga.preset("smoke", name)
+ppga.train(name, config, budget=ppga.Budget(iterations=1))
 """
 
 
@@ -34,7 +36,7 @@ def waits(name: str) -> dict[str, tuple[str, ...]]:
         "ppga --help": ("-m", "ppga", "--help"),
         "ppga --version": ("-m", "ppga", "--version"),
         **{line: ("-c", line) for line in ("import ppga", BARE, "import ppga.runs", *others)},
-        f"smallest run, an iteration/{name}": ("-c", SMALLEST.format(name=name)),
+        f"smallest run, an iteration/{name}": ("-c", SMALLEST.format(word=word_for(name))),
     }
 
 

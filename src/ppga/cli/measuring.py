@@ -136,14 +136,16 @@ def _everything(name: str, preset: str, minutes: float) -> "tuple[list[Result], 
 
     planned = parts(name, preset, minutes)
     results, whole = [], True
-    columns = TimeElapsedColumn(), BarColumn(20), TextColumn("{task.description}")
+    columns = TimeElapsedColumn(), BarColumn(20), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=len(planned))
         for what, words in planned.items():
-            progress.update(bar, description=what)
-            new, failure = bench_part(
-                words, lambda line, what=what: progress.update(bar, description=f"{what}: {line}")
-            )
+
+            def say(line: str, what: str = what) -> None:
+                progress.update(bar, description=f"{what}: {line}")
+
+            say("begins")
+            new, failure = bench_part(words, say)
             progress.advance(bar)
             if failure:
                 whole = False

@@ -19,7 +19,6 @@ from ppga.tasks import TASKS
 
 from conftest import Done, command, lines
 
-
 Study = Callable[..., Done]
 
 
@@ -154,7 +153,9 @@ def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:
     assert [line.split()[1] for line in plan.splitlines() if "search.step" in line] == ["recombination"]
 
 
-def test_the_jobs_of_an_array_run_one_each_and_go_on_when_they_are_queued_again(study: Study, tmp_path: Path) -> None:
+def test_the_jobs_of_an_array_run_one_each_and_go_on_when_they_are_queued_again(
+    study: Study, tmp_path: Path
+) -> None:
     folder, calls = tmp_path / "a study", tmp_path / "calls"
     words = ("--algorithms", "map-elites", "ppga", "--minutes", "60")
     made = study(folder, *words, "--cluster", "slurm", "--cores", "3")

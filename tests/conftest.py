@@ -1,10 +1,14 @@
 """Tasks are made once for the whole run; tests share what XLA has compiled where they can."""
 
+import atexit
 import contextlib
 import io
 import json
 import os
+import shutil
+import signal
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,10 +28,28 @@ from ppga.tasks import TASKS, Task, robot, sample
 hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
 
-# Tests mostly wait for XLA, and what it compiles runs but a moment: without most optimisations they take two
-# thirds of the time. Commands in processes of their own, too: what they compute is compared to the bit.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
+# Tests mostly wait for XLA, and what it compiles runs but a moment: without most optimisations, and without
+# the newer of its two ways to write fused loops, it compiles in a fraction of the time. Commands in processes
+# of their own, too: what they compute is compared to the bit. XLA dies of flags that it does not know.
+QUICK = "--xla_cpu_use_fusion_emitters=false"
+if "PPGA_OPTIMISED" not in os.environ:
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
+    flags = os.environ.get("XLA_FLAGS", "")
+    if jax.__version_info__[:2] == (0, 10) and QUICK not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {QUICK}".strip()
+
+# What one process has compiled, those beside it and those it begins find on the disk; only programs that call
+# MuJoCo are compiled by everyone. To keep it for the next time, name a folder.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ppga-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])  # type: ignore[no-untyped-call]
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ignore[no-untyped-call]
+
+# What a script begins in the background ignores Ctrl-C, and so do its children; a terminal's do not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

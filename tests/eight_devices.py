@@ -1,5 +1,6 @@
 """Learning on eight devices beside learning on one; `test_devices.py` runs this where there are eight."""
 
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,18 +23,21 @@ from ppga.tasks import find
 
 from conftest import same_runs
 
-SLIDER = f"{Path(__file__).with_name('slider.py')}:Slider"
+FILE = Path(__file__).with_name("slider.py")
+SLIDER = f"{FILE}:Slider"
+TASK = f"{FILE}:{os.environ['PPGA_SPREAD']}"
+PHYSICS: Any = "mjx" if TASK == SLIDER else "mujoco"  # which means nothing to the other
 DEVICES = 8
 AGENTS = 2  # reward, and one measure
 LENGTH = 4
 
 
 def config(**ppo: Any) -> ppga.PPGAConfig:
-    smoke, _ = ppga.preset("smoke", SLIDER)
+    smoke, _ = ppga.preset("smoke", TASK)
     return replace(
         smoke,
         cluster="jax",
-        simulation=ppga.SimulationConfig(physics="mjx", episode_length=20),
+        simulation=ppga.SimulationConfig(physics=PHYSICS, episode_length=20),
         ppo=replace(
             smoke.ppo,
             **{"environments": 32, "rollout_length": LENGTH, "epochs": 2, "minibatches": 1, "target_kl": 0.0}
@@ -44,7 +48,7 @@ def config(**ppo: Any) -> ppga.PPGAConfig:
 
 @cache
 def task() -> ppga.Environment:
-    return ppga.make_task(find(SLIDER), physics="mjx", episode_length=20)
+    return ppga.make_task(find(TASK), physics=PHYSICS, episode_length=20)
 
 
 @cache
@@ -151,18 +155,18 @@ def test_a_restart_renews_the_environments_of_its_own_search_policy() -> None:
 def test_a_run_on_eight_devices_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     records = []
     ppga.train(
-        SLIDER, config(), budget=ppga.Budget(iterations=3), output=tmp_path / "whole",
+        TASK, config(), budget=ppga.Budget(iterations=3), output=tmp_path / "whole",
         callbacks=[lambda iteration: records.append(iteration.record)],
     )  # fmt: skip
-    ppga.train(SLIDER, config(), budget=ppga.Budget(iterations=2), output=tmp_path / "parts")
-    ppga.resume(tmp_path / "parts", budget=ppga.Budget(iterations=3), task=SLIDER)
+    ppga.train(TASK, config(), budget=ppga.Budget(iterations=2), output=tmp_path / "parts")
+    ppga.resume(tmp_path / "parts", budget=ppga.Budget(iterations=3), task=TASK)
     same_runs(tmp_path / "whole", tmp_path / "parts")
     assert records[-1]["devices"] == DEVICES
     assert records[-1]["coverage"] > 0
 
 
 def test_what_cannot_be_shared_is_told_before_training() -> None:
-    def refused(settings: ppga.PPGAConfig, name: str = SLIDER) -> str:
+    def refused(settings: ppga.PPGAConfig, name: str = TASK) -> str:
         with pytest.raises(InputError) as told:
             ppga.train(name, settings, budget=ppga.Budget(iterations=1))
         return str(told.value)
@@ -170,6 +174,6 @@ def test_what_cannot_be_shared_is_told_before_training() -> None:
     assert "--ppo.environments 32 can" in refused(config(environments=30))
     assert "on each of 8 devices cannot be cut into 16 minibatches" in refused(config(minibatches=16))
     assert "--simulation.physics mjx" in refused(
-        replace(config(), simulation=ppga.SimulationConfig(physics="mujoco"))
+        replace(config(), simulation=ppga.SimulationConfig(physics="mujoco")), SLIDER
     )
     assert "here there are none" in refused(config(), "sphere")

@@ -1,4 +1,4 @@
-"""Begins a run and kills it again and again, then lets it end: `python killing.py FOLDER TIMES`.
+"""Begins a run and kills it again and again, then lets it end: `python killing.py FOLDER TASK TIMES`.
 
 Children are forked from a process that has imported everything and computed nothing, so they begin at once.
 """
@@ -14,13 +14,14 @@ from pathlib import Path
 import ppga
 from ppga.runs import Budget
 
-FOLDER, TIMES = Path(sys.argv[1]), int(sys.argv[2])
-ITERATIONS = 40 + 4 * TIMES
+FOLDER, TASK, TIMES = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 CONFIG = replace(
-    ppga.preset("smoke", "sphere")[0],
-    search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
-    keeping=ppga.KeepingConfig(checkpoint_seconds=0.0, tensorboard=False),
+    ppga.preset("smoke", TASK)[0], keeping=ppga.KeepingConfig(checkpoint_seconds=0.0, tensorboard=False)
 )
+ITERATIONS = 20
+if TASK == "sphere":  # whose iterations are over in a moment
+    CONFIG = replace(CONFIG, search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1))
+    ITERATIONS = 40 + 4 * TIMES
 
 
 def begin(run: Path) -> int:
@@ -31,7 +32,7 @@ def begin(run: Path) -> int:
     if (run / "config.json").exists():
         ppga.resume(run)
     else:
-        ppga.train("sphere", CONFIG, budget=Budget(iterations=ITERATIONS), output=run)
+        ppga.train(TASK, CONFIG, budget=Budget(iterations=ITERATIONS), output=run)
     os._exit(0)
 
 
@@ -41,7 +42,7 @@ def checkpoints(run: Path) -> list[str]:
 
 def main() -> None:
     os.waitpid(begin(FOLDER / "whole"), 0)
-    run, dice, killed = FOLDER / "run", random.Random(0), 0
+    run, dice, killed = FOLDER / "run", random.Random(2), 0
     while killed < TIMES:
         before, child = checkpoints(run), begin(run)
         early = dice.random() < 0.2  # while it begins

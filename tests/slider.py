@@ -1,5 +1,7 @@
 """The least of tasks, for tests that need one in a moment."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 
@@ -38,3 +40,36 @@ class Slider(ppga.Task):
     def _spoil(self, what: str, body: Bodies, value: Array) -> Array:
         bad = (body.qpos[0] > BAD) & (what == self.spoilt)
         return jnp.where(bad, jnp.inf if what == "proxies" else jnp.nan, value)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gliding:
+    """Where a box is and how fast, and what that was worth."""
+
+    obs: Array
+    reward: Array
+    done: Array
+
+
+class Glider:
+    """Such a box by two lines of arithmetic, in the manner of Brax: for what must not call an engine."""
+
+    observation_size, action_size = 2, 1
+
+    def reset(self, rng: Array) -> Gliding:
+        place = jax.random.uniform(rng, minval=-0.02, maxval=0.045)
+        return Gliding(jnp.stack([place, jnp.zeros(())]), jnp.zeros(()), jnp.zeros(()))
+
+    def step(self, state: Gliding, action: Array) -> Gliding:
+        speed = 0.9 * state.obs[1] + 0.5 * action[0]
+        place = state.obs[0] + 0.1 * speed
+        return Gliding(jnp.stack([place, speed]), 1 - jnp.square(action).sum(), jnp.zeros(()))
+
+
+def glider(episode_length: int = 20) -> ppga.Environment:
+    """The task of gliding."""
+    return ppga.from_brax(
+        Glider(), lambda state: jnp.clip(state.obs[:1], -1, 1), name="glider", measure_names=["place"],
+        measure_ranges=[(-1.0, 1.0)], episode_length=episode_length,
+    )  # fmt: skip

@@ -91,7 +91,7 @@ def test_bench_measures_clicks_and_pictures(tmp_path: Path) -> None:
 
 
 def test_doctor_tells_what_is_there_and_that_the_engines_agree() -> None:
-    result = command("doctor", "--task", "hopper", "--environments", "4", "--threads", "1")
+    result = command("doctor", "--task", "hopper", "--environments", "12", "--threads", "1")
     assert result.returncode == 0, result.stderr
     for words in ("identical", "agree", "cpu:0", "1 threads", "jax", "mjx: installed"):
         assert words in result.stdout

@@ -1,15 +1,11 @@
 """Learning on many devices and in several processes, in processes of their own: JAX counts devices once."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,50 +13,41 @@ import pytest
 
 import ppga
 
-from conftest import lines
+from conftest import command, lines
 
 HERE = Path(__file__).parent
-SLIDER = f"{HERE / 'slider.py'}:Slider"
+FILE = HERE / "slider.py"
 SETTINGS = (
-    "--preset", "smoke", "--cluster", "jax", "--simulation.physics", "mjx",
-    "--simulation.episode-length", "20", "--ppo.environments", "24", "--ppo.rollout-length", "4",
-    "--search.branches", "9", "--seed", "3",
+    "--preset", "smoke", "--cluster", "jax", "--simulation.episode-length", "20", "--ppo.environments", "24",
+    "--ppo.rollout-length", "4", "--search.branches", "9", "--seed", "3",
 )  # fmt: skip
-
-
-@cache
-def compiled() -> Path:
-    """What these processes have compiled: many need the same."""
-    return Path(tempfile.mkdtemp(prefix="ppga-compiled-"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _tidy() -> Iterator[None]:
-    yield
-    shutil.rmtree(compiled())
+tasks = pytest.mark.parametrize("task", ["glider", pytest.param("Slider", marks=pytest.mark.long)])
+"""What is spread is any function of arrays; that of MJX takes long to compile."""
 
 
 def with_devices(count: int) -> dict[str, str]:
-    return os.environ | {
-        "JAX_NUM_CPU_DEVICES": str(count),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(compiled()),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    }
+    return os.environ | {"JAX_NUM_CPU_DEVICES": str(count), "JAX_PLATFORMS": "cpu"}
 
 
-def test_eight_devices() -> None:
+@tasks
+def test_eight_devices(task: str) -> None:
     tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(HERE / "eight_devices.py")]
-    done = subprocess.run(tests, env=with_devices(8), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        tests, env=with_devices(8) | {"PPGA_SPREAD": task}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
 
 
-def begin(rank: int, port: int, *words: str) -> subprocess.Popen[str]:
+def train(task: str, *words: str) -> list[str]:
+    return [sys.executable, "-m", "ppga", "train", f"{FILE}:{task}", *words]
+
+
+def begin(rank: int, port: int, task: str, *words: str) -> subprocess.Popen[str]:
     """One of two processes."""
     where = ("--address", f"127.0.0.1:{port}", "--workers", "2", "--rank", str(rank))
     return subprocess.Popen(
-        [sys.executable, "-m", "ppga", "train", SLIDER, *where, *words],
+        train(task, *where, *words),
         env=with_devices(1), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -71,11 +58,13 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def test_two_processes_do_what_one_does_on_two_devices(tmp_path: Path) -> None:
+@tasks
+def test_two_processes_do_what_one_does_on_two_devices(task: str, tmp_path: Path) -> None:
     """A signal to either ends both, with a checkpoint to go on from."""
     port, run = free_port(), tmp_path / "run"
+    settings = (*SETTINGS, "--simulation.physics", "mjx" if task == "Slider" else "mujoco")
     both = [
-        begin(rank, port, *SETTINGS, "--iterations", "100000", "--output", str(folder))
+        begin(rank, port, task, *settings, "--iterations", "100000", "--output", str(folder))
         for rank, folder in enumerate((run, tmp_path / "other"))
     ]
     metrics = run / "metrics.jsonl"
@@ -90,16 +79,13 @@ def test_two_processes_do_what_one_does_on_two_devices(tmp_path: Path) -> None:
 
     done, port = len(lines(run)), free_port()
     again = ("--resume", str(run), "--iterations", str(done + 1))
-    both = [begin(rank, port, *again) for rank in (0, 1)]
+    both = [begin(rank, port, task, *again) for rank in (0, 1)]
     told = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     assert [line["processes"] for line in lines(run)] == [2] * (done + 1)
 
-    one = [sys.executable, "-m", "ppga", "train", SLIDER, *SETTINGS, "--iterations", str(done + 1)]
-    alone = subprocess.run(
-        [*one, "--output", str(tmp_path / "alone")], env=with_devices(2), capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    words = train(task, *settings, "--iterations", str(done + 1), "--output", str(tmp_path / "alone"))
+    alone = subprocess.run(words, env=with_devices(2), capture_output=True, text=True, check=False)
     assert alone.returncode == 0, alone.stdout + alone.stderr
     two, together = ppga.load_archive(run), ppga.load_archive(tmp_path / "alone")
     assert len(two) > 1
@@ -119,9 +105,6 @@ def test_two_processes_do_what_one_does_on_two_devices(tmp_path: Path) -> None:
     ],
 )
 def test_processes_that_cannot_meet_are_told(words: tuple[str, ...], message: str) -> None:
-    told = subprocess.run(
-        [sys.executable, "-m", "ppga", "train", SLIDER, *SETTINGS, *words, "--iterations", "1"],
-        env=with_devices(1), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    told = command("train", f"{FILE}:glider", *SETTINGS, *words, "--iterations", "1")
     assert told.returncode == 2
     assert message in " ".join(told.stderr.split()), told.stderr

@@ -20,8 +20,9 @@ import ppga
 from ppga import InputError
 from ppga.algorithms.sphere import Sphere
 from ppga.runs import Budget
+from ppga.runs.folder import RunFolder
 
-from conftest import same_runs
+from conftest import lines, same_runs
 
 FAULTS = int(os.environ.get("PPGA_FAULTS", "12"))
 CONFIG = replace(
@@ -184,15 +185,33 @@ class Listening(ppga.runs.display.Silent):
         self.lines.append(message)
 
 
-def test_killed_at_any_moment_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    """By `killing.py`: processes that are begun and killed by a signal nobody can catch."""
+def killed(folder: Path, task: str, times: int) -> Path:
+    """A run that was killed so often, by a signal nobody can catch; as one that was not. By `killing.py`."""
     script = Path(__file__).with_name("killing.py")
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), str(FAULTS)],
+        [sys.executable, str(script), str(folder), task, str(times)],
         capture_output=True, text=True, check=False,
-        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
-                          "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"killed {FAULTS} times" in done.stdout
-    same_runs(tmp_path / "whole", tmp_path / "run")
+    assert f"killed {times} times" in done.stdout
+    same_runs(folder / "whole", folder / "run")
+    return folder / "whole"
+
+
+def test_killed_at_any_moment_it_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    killed(tmp_path, "sphere", (FAULTS + 1) // 2)
+
+
+def test_a_killed_run_of_a_robot_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    """Real physics, real learning, tiny; and it has taken as many steps as it says."""
+    whole = killed(tmp_path, "halfcheetah", 3)
+    _, config, _ = RunFolder(whole).read()
+    metrics = lines(whole)[-1]
+    rollout = config.ppo.environments * config.ppo.rollout_length
+    confirmed = metrics["evaluations"] - 20 * 5  # by two episodes, the others by one
+    assert confirmed > 0
+    assert metrics["episodes"] == 20 * 5 + 2 * confirmed
+    walks = sum("walk_kl" in line for line in lines(whole))
+    judged = metrics["env_steps"] - rollout * (1 + 20 + walks)
+    assert judged == metrics["episodes"] * config.simulation.episode_length, "no halfcheetah falls"

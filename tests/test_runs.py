@@ -243,21 +243,6 @@ def done(run: Path) -> int:
     return max((int(file.stem) for file in (run / "checkpoints").glob("0*.json")), default=0)
 
 
-def kill_while_working(start: list[str], run: Path, pause: float) -> bool:
-    """Start a process, let it finish a checkpoint and go on for a moment, kill it; False if it ended
-    first.
-    """
-    before = done(run)
-    process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while done(run) == before:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.002)
-    time.sleep(pause)
-    process.kill()
-    return process.wait() == -signal.SIGKILL
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_iteration_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     run = tmp_path / "run"
@@ -275,31 +260,6 @@ def test_a_signal_ends_the_iteration_and_says_how_to_go_on(tmp_path: Path, numbe
     checkpoint = checkpoints.newest(run / "checkpoints", print)
     assert checkpoint is not None
     assert checkpoint.iteration == last
-
-
-def test_a_killed_run_of_a_robot_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    """Real physics, real learning, tiny."""
-    config, _ = ppga.preset("smoke", "halfcheetah")
-    config = replace(config, keeping=replace(config.keeping, checkpoint_seconds=0))
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    ppga.train("halfcheetah", config, budget=Budget(iterations=20), output=whole)
-    start = [
-        sys.executable, "-m", "ppga", "train", "halfcheetah", "--preset", "smoke", "--iterations", "20",
-        "--keeping.checkpoint-seconds", "0", "--output", str(run),
-    ]  # fmt: skip
-    resume = [sys.executable, "-m", "ppga", "train", "--resume", str(run)]
-    for words, pause in ((start, 0.1), (resume, 0.0), (resume, 0.3)):
-        assert kill_while_working(words, run, pause)
-    subprocess.run(resume, check=True, capture_output=True)
-    same_runs(whole, run)
-    metrics = lines(whole)[-1]
-    rollout = config.ppo.environments * config.ppo.rollout_length
-    confirmed = metrics["evaluations"] - 20 * 5  # by two episodes, the others by one
-    assert confirmed > 0
-    assert metrics["episodes"] == 20 * 5 + 2 * confirmed
-    walks = sum("walk_kl" in line for line in lines(whole))
-    judged = metrics["env_steps"] - rollout * (1 + 20 + walks)
-    assert judged == metrics["episodes"] * config.simulation.episode_length, "no halfcheetah falls"
 
 
 # Bad input.

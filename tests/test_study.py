@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,24 @@ from ppga.runs.folder import RunFolder
 from ppga.study import CORRECTION_SECONDS, SYSTEMS, _evaluate_words, _train_words, expected, plan
 from ppga.tasks import TASKS
 
-from conftest import command, lines
+from conftest import Done, command, lines
+
+Study = Callable[..., Done]
 
 
-def study(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A study in a process of its own: what its runs print is read, too."""
-    settings = ("--tasks", "sphere", "--preset", "smoke", "--output", str(folder))
-    return subprocess.run(
-        [sys.executable, "-m", "ppga", "study", *settings, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def study(capfd: pytest.CaptureFixture[str]) -> Study:
+    """Runs a study in this process; its runs have their own, and what they print is read, too."""
+
+    def run(folder: Path, *words: str) -> Done:
+        settings = ("--tasks", "sphere", "--preset", "smoke", "--output", str(folder))
+        done, printed = command("study", *settings, *words), capfd.readouterr()
+        return Done(done.returncode, done.stdout + printed.out, done.stderr + printed.err)
+
+    return run
 
 
-def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(tmp_path: Path) -> None:
+def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     first = study(folder, "--algorithms", "map-elites", "--evaluations", "40")
     assert first.returncode == 0, first.stderr
@@ -57,7 +61,7 @@ def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(tmp_path: 
     assert "holds a study with preset 'smoke'" in other.stderr
 
 
-def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+def test_a_run_that_fails_does_not_take_the_others_with_it(study: Study, tmp_path: Path) -> None:
     """PGA-ME needs environments; the sphere has none."""
     found = study(tmp_path / "study", "--algorithms", "pga-me", "map-elites", "--evaluations", "20")
     assert found.returncode == 1
@@ -66,7 +70,7 @@ def test_a_run_that_fails_does_not_take_the_others_with_it(tmp_path: Path) -> No
     assert (tmp_path / "study" / "sphere" / "map-elites-0" / "archive").exists()
 
 
-def test_a_study_that_is_stopped_goes_on(tmp_path: Path) -> None:
+def test_a_study_that_is_stopped_goes_on(study: Study, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     words = [
         sys.executable, "-m", "ppga", "study", "--tasks", "sphere", "--preset", "smoke", "--output",
@@ -101,7 +105,7 @@ def test_a_study_that_is_stopped_goes_on(tmp_path: Path) -> None:
         (("--episodes", "-1"), "--episodes"),
     ],
 )
-def test_bad_input(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_bad_input(words: tuple[str, ...], message: str, study: Study, tmp_path: Path) -> None:
     found = study(tmp_path / "study", *words)
     assert found.returncode == 2
     assert message in found.stderr
@@ -149,7 +153,9 @@ def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:
     assert [line.split()[1] for line in plan.splitlines() if "search.step" in line] == ["recombination"]
 
 
-def test_the_jobs_of_an_array_run_one_each_and_go_on_when_they_are_queued_again(tmp_path: Path) -> None:
+def test_the_jobs_of_an_array_run_one_each_and_go_on_when_they_are_queued_again(
+    study: Study, tmp_path: Path
+) -> None:
     folder, calls = tmp_path / "a study", tmp_path / "calls"
     words = ("--algorithms", "map-elites", "ppga", "--minutes", "60")
     made = study(folder, *words, "--cluster", "slurm", "--cores", "3")

@@ -45,7 +45,7 @@ from ppga.viewer.source import Source
 from ppga.viewer.stage import SQUARE, Clock, Stage, mesh_of, world_size
 from ppga.viewer.viewer import FILM_SECONDS, Viewer, film_pace, levels_of
 
-from conftest import shared_task
+from conftest import command, shared_task
 
 STEPS = 100
 CELLS = [11, 44, 47, 93]
@@ -511,12 +511,7 @@ def test_a_taken_port_is_passed_over(folder: Path) -> None:
 
 
 def test_the_command_refuses_what_is_not_there(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "ppga", "view", str(tmp_path / "nothing")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = command("view", str(tmp_path / "nothing"))
     assert found.returncode == 2
     assert "no run and no archive" in found.stderr
 

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,12 +77,11 @@ class _Page:
         except (InputError, ValueError, KeyError, IndexError) as error:
             self.notes.append(f"{caption}: could not be drawn ({error}).")
             return
-        for form in ("png", "svg"):
+        for form in ("svg", "png"):
             with replacing(self.folder / "figures" / f"{name}.{form}") as aside:
                 plots.save(axes, aside, form)
-        picture = io.BytesIO()
-        plots.save(axes, picture, "png", dpi=110)
-        self._show(caption, "png", picture.getvalue())
+                picture = aside.read_bytes()
+        self._show(caption, "png", picture)
 
     def animation(self, name: str, caption: str, draw: Callable[[Path], Path]) -> None:
         """Draw a moving picture; what cannot be drawn is said."""

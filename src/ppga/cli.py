@@ -19,6 +19,7 @@ from ppga.errors import InputError, at_least_one, choose, import_extra
 
 if TYPE_CHECKING:
     from ppga.adaptation import Recovery
+    from ppga.study import Plan
 
 console = Console()
 BENCHMARKS = ("physics", "vppo", "iteration", "view", "scale", "memory")
@@ -413,6 +414,7 @@ def study(
     address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
     cores: int = 2,
     only: int | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Compare algorithms: run each on each task with each seed, one after the other, and write a report.
 
@@ -436,6 +438,7 @@ def study(
         address: of the Ray cluster, or auto; one on this machine by default.
         cores: that a run takes of the cluster.
         only: run no other than this one, counted from 0, and write no report; for the jobs of an array.
+        dry_run: show the runs, and stop.
     """
     at_least_one("--seeds", seeds)
     at_least_one("--cores", cores)
@@ -454,6 +457,9 @@ def study(
         raise InputError("an address belongs to --cluster ray.")
     with _stoppable(output):
         planned = plan(tasks, algorithms, seeds, budget, preset, episodes, output)
+        if dry_run:
+            _show_runs(planned)
+            return
         if cluster == "slurm":
             console.print(f"sbatch {write_slurm(planned, cores)}", soft_wrap=True, highlight=False)
             return
@@ -464,6 +470,12 @@ def study(
             sys.exit(0 if finished(one, planned) else do(one, planned))
         well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
     sys.exit(0 if well else 1)
+
+
+def _show_runs(plan: "Plan") -> None:
+    """A line for each run of a study, and nothing else."""
+    for one in plan.runs():
+        console.print(str(one.folder), soft_wrap=True, highlight=False)
 
 
 @contextlib.contextmanager
@@ -524,8 +536,7 @@ def reproduce(
 
     made = planned(experiment, scale, tasks, seeds, minutes, output)
     if dry_run:
-        for run_of_it in made.runs():
-            console.print(str(run_of_it.folder), soft_wrap=True, highlight=False)
+        _show_runs(made)
         return
     with _stoppable(output):
         well = run(made, console)

@@ -1,5 +1,8 @@
 """How Sphinx makes a site of these pages: `make docs`."""
 
+import re
+from typing import Any
+
 from ppga.version import __version__
 
 project = "ppga"
@@ -20,3 +23,14 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_ivar = True  # fields are described once, by their class
 python_maximum_signature_line_length = 88
+
+
+def _plain(*event: Any) -> tuple[str | None, str | None]:
+    """A signature without what types say to the command line alone."""
+    signature, returns = event[-2:]
+    return signature and re.sub(r"Annotated\[(.*?), _ArgConfig\(.*?\)\]", r"\1", signature), returns
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-signature", _plain)

@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # a half-made .venv is not taken for a whole one
 .DELETE_ON_ERROR:
 
-.PHONY: help demo test long fuzz system lint format bench package clean
+.PHONY: help demo test long fuzz system lint format docs bench package clean
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
@@ -20,6 +20,7 @@ help:
 	@echo "make fuzz    throw odd files, settings, requests and faults at it for long (an hour or so)"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff fix and format the code"
+	@echo "make docs    the pages as a site, in docs/_build"
 	@echo "make bench   measure this machine (minutes)"
 	@echo "make package build sdist and wheel, and try the wheel in an empty environment (minutes)"
 	@echo "make clean   remove what the above made"
@@ -71,6 +72,10 @@ format: $(DEV_READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(DEV_READY)
+	$(BIN)/sphinx-build -W --keep-going --quiet docs docs/_build
+	@echo docs/_build/index.html
+
 bench: $(DEV_READY)
 	$(BIN)/ppga bench all
 
@@ -82,4 +87,4 @@ package: constraints.txt | $(VENV)/pyvenv.cfg
 	$(BIN)/python tests/packaged.py dist/*.whl constraints.txt
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT
+	rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT

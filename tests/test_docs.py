@@ -1,9 +1,16 @@
-"""The pages: what they point at is there, and nothing is left to be filled in."""
+"""The pages: what they point at is there, nothing is left to be filled in, and a site comes of them."""
 
 import re
+import warnings
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from sphinx.cmd.build import build_main
+from sphinx.util.inventory import InventoryFile
+
+import ppga
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,18 +22,40 @@ def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+def links(text: str) -> list[str]:
+    return [one or other for one, other in LINK.findall(text)]
+
+
+def anchors(text: str) -> list[str]:
+    """Headings as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def leads_nowhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return not target.exists() or (anchor != "" and anchor not in anchors(prose(target)))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = [one or other for one, other in LINK.findall(prose(page))]
-    near = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
-    missing = [target for target in near if not (page.parent / target.partition("#")[0]).exists()]
-    assert missing == []
+    near = [link for link in links(prose(page)) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in near if leads_nowhere(page, link)] == []
 
 
-def test_there_are_links_to_look_at() -> None:
-    found = LINK.findall('![A](images/a.png) and [b](b.md#c) <img src="d.png">')
-    assert [one or other for one, other in found] == ["images/a.png", "b.md#c", "d.png"]
-    assert sum(len(LINK.findall(prose(page))) for page in PAGES) > 5
+def test_there_are_links_to_look_at(tmp_path: Path) -> None:
+    assert links('![A](images/a.png) and [b](b.md#c) <img src="d.png">') == [
+        "images/a.png",
+        "b.md#c",
+        "d.png",
+    ]
+    assert sum(len(links(prose(page))) for page in PAGES) > 5
+    page = tmp_path / "page.md"
+    page.write_text("# One, `two` and Three?\n")
+    assert not leads_nowhere(page, "#one-two-and-three")
+    assert leads_nowhere(page, "#one")
+    assert leads_nowhere(page, "other.md")
 
 
 def unfinished(text: str) -> list[str]:
@@ -44,3 +73,70 @@ def test_nothing_is_left_to_be_filled_in(page: Path) -> None:
 def test_what_is_left_to_be_filled_in_is_seen() -> None:
     text = "- every step is slower: SOMESPEED\n\n    ppga DAMAGE\n\n`FORMAT=a` [b](LICENSE) MuJoCo XML, TODO"
     assert unfinished(text) == ["SOMESPEED", "TODO"]
+
+
+# The site.
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All pages as HTML, as `make docs` does it; every warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's own, of what Sphinx uses
+        assert build_main(["-W", "--keep-going", "--quiet", str(ROOT / "docs"), str(folder)]) == 0
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page of the site points at, and what can be pointed at on it."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors = {"", "top"}
+        self.feed(file.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.targets.append(value)
+            elif name == "id" and value:
+                self.anchors.add(value)
+
+
+def test_no_link_of_the_site_is_dead(site: Path) -> None:
+    pages = {file.resolve(): Page(file) for file in site.rglob("*.html")}
+    assert len(pages) > len(PAGES)
+    dead = []
+    for file, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            there = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            there = there / "index.html" if there.is_dir() else there
+            known = there in pages and unquote(parts.fragment) in pages[there].anchors
+            if not (known or (there.exists() and not parts.fragment)):
+                dead.append(f"{file.name}: {target}")
+    assert dead == []
+
+
+def test_every_page_is_on_the_site(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{page.stem}.html").exists()
+        assert page.stem == "index" or f'href="{page.stem}.html"' in index
+
+
+def test_what_the_pages_call_is_in_the_reference(site: Path) -> None:
+    """All that `ppga` offers, and whatever else the pages name or import."""
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    known = {name for kind, names in inventory.data.items() if kind.startswith("py:") for name in names}
+    assert {f"ppga.{name}" for name in ppga.__all__} - known == set()
+    text = "".join(page.read_text() for page in PAGES if page.name not in ("CHANGELOG.md", "api.md"))
+    called = set(re.findall(r"\b(ppga(?:\.[a-z_]\w*)*\.\w+)\(", text))
+    for home, names in re.findall(r"^from (ppga[\w.]*) import (.*)$", text, flags=re.MULTILINE):
+        called |= {f"{home}.{name.strip()}" for name in names.split(",")}
+    assert len(called) > 10
+    assert called - known == set()

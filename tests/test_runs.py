@@ -1,6 +1,5 @@
 import io
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from ppga.algorithms import PPGA
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import maps
 from ppga.physics import Array
-from ppga.rendering import Renderer
 from ppga.runs import checkpoints
 from ppga.runs.config import differences, from_json, to_json
 from ppga.runs.display import Lines, Picture
@@ -146,30 +144,6 @@ def test_what_begins_with_elites_sees_as_they_do(tmp_path: Path) -> None:
     judged = second.judge(many, jax.random.key(0))
     np.testing.assert_allclose(judged.objective, best["objective"], rtol=1e-6)
     np.testing.assert_allclose(judged.measures, [best["measures"]] * 4, rtol=1e-6)
-
-
-def test_the_readmes_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    block = block.replace('"laptop"', '"smoke"').replace("minutes=10", "iterations=1")
-    namespace: dict[str, Any] = {}
-    exec(block, namespace)
-    assert namespace["action"].shape == (6,)
-    assert namespace["outcome"].record["iteration"] == 1
-    assert namespace["archive"].description["task"]["name"] == "walker2d"
-
-    page = (Path(__file__).parent.parent / "docs" / "reading-results.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    block = block.replace("episodes=20", "episodes=2")
-    try:
-        Renderer(ppga.make_task("hopper").model, 64, 48).close()
-    except InputError:  # it is said on that page that this needs EGL
-        block = re.sub("film.strips.*", "", block)
-    exec(block, namespace)
-    assert len(namespace["frame"]) == 1
-    assert len(namespace["evaluation"].index) == len(namespace["archive"])
-    assert Path("growth.gif").read_bytes().startswith(b"GIF")
 
 
 # Going on.

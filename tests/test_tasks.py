@@ -1,8 +1,6 @@
 """Tasks against Gymnasium's, and against MuJoCo's own list of contacts."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-import ppga
 from ppga.physics import MujocoPhysics
 from ppga.tasks import Task, TaskState
 from ppga.tasks.locomotion import Ant
@@ -37,7 +34,6 @@ OPTIONS = {
     "humanoid": POSITIONS_AND_VELOCITIES,
     "humanoid-full": WITHOUT_FORCES,
 }
-DOCS = Path(__file__).parent.parent / "docs"
 
 
 def gymnasium_env(name: str) -> Any:
@@ -254,30 +250,3 @@ def test_the_offset_is_what_standing_still_at_full_torque_returns(name: str) -> 
     full = task.controls(jnp.ones((1, task.action_size)))
     worst = jax.vmap(task.reward)(bodies, full)[0]
     np.testing.assert_allclose(task.episode_length * worst, task.qd_offset, rtol=1e-6)
-
-
-def test_the_page_on_adding_a_task() -> None:
-    """What the page says is run as it stands; then the task it made is held against a plain MuJoCo loop."""
-    page = (DOCS / "adding-a-task.md").read_text()
-    namespace: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(block, namespace)
-    task, scores = namespace["task"], namespace["scores"]
-    assert np.isfinite(scores.objective).all()
-    assert ((scores.measures > 0) & (scores.measures < 1)).all(), "the inchworm should lift both its ends"
-    state = jax.jit(lambda key: task.reset(key, 1))(jax.random.key(0))
-    data = mujoco.MjData(task.model)
-    data.qpos = np.asarray(state.bodies.qpos[0])
-    mujoco.mj_forward(task.model, data)
-    x = data.qpos[0]
-    state = jax.jit(task.step)(state, jnp.full((1, 1), 0.5))
-    data.ctrl = 0.5
-    for _ in range(task.substeps):
-        mujoco.mj_step(task.model, data)
-    speed = (data.qpos[0] - x) / (4 * 0.005)
-    np.testing.assert_allclose(state.reward[0], speed - 0.1 * 0.25, rtol=1e-5)
-    try:
-        ppga.tasks.register(namespace["Inchworm"])
-        assert ppga.make_task("inchworm", episode_length=7).episode_length == 7
-    finally:
-        del ppga.TASKS["inchworm"]

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.box import SIMPLE
@@ -14,6 +14,9 @@ from tyro.conf import Positional
 from ppga import machine
 from ppga.cli.common import console
 from ppga.errors import InputError, at_least_one, choose
+
+if TYPE_CHECKING:
+    from ppga.study import Plan
 
 
 def train_command(words: list[str]) -> Callable[..., None]:
@@ -84,6 +87,7 @@ def study(
     address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
     cores: int = 2,
     only: int | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Compare algorithms: run each on each task with each seed, one after the other, and write a report.
 
@@ -107,6 +111,7 @@ def study(
         address: of the Ray cluster, or auto; one on this machine by default.
         cores: that a run takes of the cluster.
         only: run no other than this one, counted from 0, and write no report; for the jobs of an array.
+        dry_run: show the runs, and stop.
     """
     at_least_one("--seeds", seeds)
     at_least_one("--cores", cores)
@@ -125,6 +130,9 @@ def study(
         raise InputError("an address belongs to --cluster ray.")
     with _stoppable(output):
         planned = plan(tasks, algorithms, seeds, budget, preset, episodes, output)
+        if dry_run:
+            _show_runs(planned)
+            return
         if cluster == "slurm":
             console.print(f"sbatch {write_slurm(planned, cores)}", soft_wrap=True, highlight=False)
             return
@@ -135,6 +143,12 @@ def study(
             sys.exit(0 if finished(one, planned) else do(one, planned))
         well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
     sys.exit(0 if well else 1)
+
+
+def _show_runs(plan: "Plan") -> None:
+    """A line for each run of a study, and nothing else."""
+    for one in plan.runs():
+        console.print(str(one.folder), soft_wrap=True, highlight=False)
 
 
 @contextlib.contextmanager
@@ -195,8 +209,7 @@ def reproduce(
 
     made = planned(experiment, scale, tasks, seeds, minutes, output)
     if dry_run:
-        for run_of_it in made.runs():
-            console.print(str(run_of_it.folder), soft_wrap=True, highlight=False)
+        _show_runs(made)
         return
     with _stoppable(output):
         well = run(made, console)

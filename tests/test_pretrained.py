@@ -371,7 +371,7 @@ def test_a_report_tells_what_an_archive_by_itself_can(package: Path) -> None:  #
     assert drawn - {"film"} == {"ccdf", "ccdf-corrected", "heatmap", "heatmap-corrected", "gaits"}
     (row,) = summary([read_run("pretrained:walker2d")]).to_dict("records")
     best = f"{ppga.pretrained('walker2d').elites['objective'].max():,.0f}"
-    assert (row["task"], row["best"], row["corrected best"]) == ("walker2d", best, best)
+    assert (row["task"], row["best reward"], row["corrected best reward"]) == ("walker2d", best, best)
 
 
 def test_what_comes_with_the_package_is_whole() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ppga.adaptation import adapt
     from ppga.algorithms import NetworkConfig, SearchConfig
     from ppga.analysis.proxies import check_proxies
-    from ppga.archives import Archive, ArchiveConfig, load_archive
+    from ppga.archives import Archive, ArchiveConfig, load_archive, pretrained
     from ppga.errors import InputError
     from ppga.learners.vppo import PPOConfig
     from ppga.runs import (
@@ -43,6 +43,7 @@ _HOMES = {
     "Archive": "ppga.archives",
     "ArchiveConfig": "ppga.archives",
     "load_archive": "ppga.archives",
+    "pretrained": "ppga.archives",
     "NetworkConfig": "ppga.algorithms",
     "SearchConfig": "ppga.algorithms",
     "PPOConfig": "ppga.learners.vppo",
@@ -83,6 +84,7 @@ __all__ = [
     "load_archive",
     "make_task",
     "preset",
+    "pretrained",
     "resume",
     "train",
 ]

@@ -1,17 +1,26 @@
-"""Policies out of an archive, to where they are used: as ONNX models, or as plain arrays (npz)."""
+"""Policies out of an archive, to where they are used: as ONNX models, as plain arrays (npz), or in a smaller
+archive.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppga.archives import Archive
-from ppga.errors import InputError, import_extra
+from ppga.archives import Archive, load_archive
+from ppga.archives.files import find_archive
+from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
-from ppga.storage import NumpyArray, replacing
+from ppga.storage import NumpyArray, read_json, replacing
+from ppga.version import __version__
+
+if TYPE_CHECKING:
+    from ppga.runs.folder import RunFolder
 
 FORMATS = ("onnx", "npz")
+ARCHIVED, CORRECTED = WHICH = ("archived", "corrected")
+"""What a run has: its archive as trained, and as judged again by `ppga evaluate`."""
 TRIED = 256
 """Random observations that a file must answer as the policy does, before it is written."""
 NEAR = 1e-4
@@ -44,6 +53,110 @@ def export(
         files.append(file)
         progress()
     return files
+
+
+def choose_archive(run: Path, which: str | None = None) -> Path:
+    """The file of one of a run's archives.
+
+    Args:
+        run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
+        which: archived or corrected; if it is not said, the corrected one of a folder that has one.
+
+    Raises:
+        InputError: there is none such; or it was not said which, and the corrected one is out of date.
+    """
+    if which is not None:
+        choose("archive", which, WHICH)
+    file = find_archive(run)
+    if file.name != "archive.safetensors" or which == ARCHIVED:
+        itself = which_of(load_archive(file, mapped=True))
+        if which not in (None, itself):
+            raise InputError(f"{file} is not the {which} archive, but the {itself} one.")
+        return file
+    corrected = file.with_name("corrected.safetensors")
+    if not corrected.is_file():
+        if which == CORRECTED:
+            raise InputError(f"there is no corrected archive in {file.parent}: ppga evaluate makes it.")
+        return file
+    iterations = [load_archive(one, mapped=True).description.get("iteration") for one in (file, corrected)]
+    if which is None and iterations[0] != iterations[1]:
+        raise InputError(
+            f"{corrected} is of iteration {iterations[1]}, and the run has gone on to {iterations[0]}: "
+            f"ppga evaluate makes it anew; or choose, --which {ARCHIVED} or {CORRECTED}."
+        )
+    return corrected
+
+
+def which_of(archive: Archive) -> str:
+    """Whether an archive is as trained or as judged again."""
+    return CORRECTED if "corrected" in archive.description else ARCHIVED
+
+
+def to_archive(
+    archive: Archive, source: Path, file: Path, *, small: bool = False, shape: Sequence[int] = ()
+) -> Archive:
+    """Write an archive to a file of its own, with what its run says of how it was made; return it.
+
+    Args:
+        archive: the elites to write.
+        source: the file they are from.
+        file: to write.
+        small: solutions in half precision, and without what learners keep.
+        shape: cells along each measure of another grid; empty to leave them.
+    """
+    about = {
+        "exported": {
+            "which": which_of(archive),
+            "shape": list(archive.shape),
+            "elites": len(archive),
+            "ppga": __version__,
+        },
+        **_origin(source.absolute()),
+    }
+    made = Archive(archive.description | about, archive.elites, archive.centroids)
+    made = made.without_learners() if small else made
+    made = made.on_grid(shape) if shape else made
+    made.save(file, half=small)
+    return made
+
+
+def _origin(source: Path) -> dict[str, Any]:
+    """What the files around an archive say: settings, budget, preset and machine of its run; corrected
+    figures.
+    """
+    from ppga.runs.folder import RunFolder, read_lines
+
+    found: dict[str, Any] = {}
+    figures, folder = source.with_name("evaluation.json"), RunFolder(source.parent.parent)
+    if source.name == "corrected.safetensors" and figures.is_file():
+        found["evaluation"] = read_json(figures)
+    if source.parent == folder.archive.parent and folder.config.is_file():
+        told = read_json(folder.config)
+        lines = list(read_lines(folder.metrics)) if folder.metrics.is_file() else []
+        found["run"] = {
+            **{name: told.get(name) for name in ("config", "budget", "begun", "machine", "commit")},
+            **_preset(folder),
+            "wall_time": lines[-1].get("wall_time") if lines else None,
+        }
+    return found
+
+
+def _preset(folder: "RunFolder") -> dict[str, Any]:
+    """The preset that a run's settings are nearest to, and the settings that were changed."""
+    from ppga.runs import PRESETS, preset
+    from ppga.runs.config import differences
+
+    task, config, budget = folder.read()
+    changes = {}
+    for name in PRESETS:
+        plain, _ = preset(name, task, config.algorithm, budget.minutes)
+        changes[name] = {
+            option: value
+            for option, _, value in differences(plain, config)
+            if option not in ("seed", "label", "init_from", "cluster") and not option.startswith("keeping.")
+        }
+    nearest = min(changes, key=lambda name: len(changes[name]))
+    return {"preset": nearest, "changed": changes[nearest]}
 
 
 def parts(archive: Archive, cell: int) -> dict[str, Any]:

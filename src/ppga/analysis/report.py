@@ -173,13 +173,14 @@ def report(paths: Iterable[str | Path], output: str | Path) -> Path:
 
 def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:
     page.heading(f"{task}: over the course of training")
-    for over in ("evaluations", "env_steps", "wall_time"):
+    courses = {name: runs for name, runs in groups.items() if not runs[0].alone}
+    for over in ("evaluations", "env_steps", "wall_time") if courses else ():
         for what in FIGURES:
             caption = f"{plots.NAMES[what]} over {plots.NAMES[over]}"
             page.figure(
                 f"{task}-{what}-{over}",
                 caption,
-                lambda what=what, over=over: plots.curve(groups, what, over),  # type: ignore[misc]
+                lambda what=what, over=over: plots.curve(courses, what, over),  # type: ignore[misc]
             )
     plain = {name: [run.archive for run in runs if run.archive] for name, runs in groups.items()}
     page.figure(f"{task}-ccdf", "how many cells reach a reward", lambda: plots.ccdf(plain))
@@ -231,6 +232,9 @@ def _run_section(page: _Page, run: Run) -> None:
                 )
             if task.has_feet:
                 page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
+        if run.alone:
+            page.notes.append(f"{run.name}: an archive by itself does not tell how it was trained.")
+            return
         page.animation(f"{run.name}-growth", "how the archive grew", lambda path: plots.growth(run, path))
     if "xnes_mean" in run.metrics[0]:
         page.figure(f"{run.name}-xnes", "xNES' mean and step size", lambda: plots.xnes(run))

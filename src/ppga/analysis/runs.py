@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppga.analysis import metrics
 from ppga.archives import Archive, load_archive
+from ppga.archives.shipped import shipped
 from ppga.errors import InputError
 from ppga.runs.config import PPGAConfig
 from ppga.runs.folder import RunFolder, read_lines
@@ -22,7 +24,7 @@ class Run:
     """A run's folder, read.
 
     Attributes:
-        path: the folder.
+        path: the folder; or the file of an archive by itself.
         task: what was learnt.
         algorithm: how.
         seed: of its randomness.
@@ -43,8 +45,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's."""
-        return self.path.name
+        """The folder's, or the file's."""
+        return self.path.stem if self.alone else self.path.name
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is an archive and nothing else: its metrics are one line, of the archive as it is."""
+        return self.path.is_file()
 
     @property
     def group(self) -> tuple[str, str]:
@@ -64,10 +71,13 @@ class Run:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run's folder; archives stay on disk until used."""
+    """Read a run's folder, or an archive's file by itself; archives stay on disk until used."""
+    file = shipped(path) or Path(path)
+    if file.is_file():
+        return _read_archive(file)
     folder = RunFolder(Path(path))
     task, config, _ = folder.read()
-    metrics = list(read_lines(folder.metrics)) if folder.metrics.exists() else []
+    lines = list(read_lines(folder.metrics)) if folder.metrics.exists() else []
     place = folder.archive.parent
     archives = {
         name: load_archive(place / name, mapped=True) if (place / name).exists() else None
@@ -79,10 +89,35 @@ def read_run(path: str | Path) -> Run:
         task,
         _called(config),
         config.seed,
-        metrics,
+        lines,
         archives[ARCHIVED],
         archives[CORRECTED],
         evaluation,
+    )
+
+
+def _read_archive(file: Path) -> Run:
+    """An archive by itself, as a run without a course."""
+    archive = load_archive(file, mapped=True)
+    told, objective = archive.description, archive.elites["objective"]
+    line = {
+        "iteration": told.get("iteration"),
+        "qd_offset": archive.qd_offset,
+        "qd_score": archive.qd_score,
+        "coverage": archive.coverage,
+        "best": metrics.best(objective),
+        "mean": metrics.mean(objective),
+    }
+    judged = "corrected" in told
+    return Run(
+        file,
+        told["task"]["name"],
+        f"{told.get('algorithm')} ({file.stem})",
+        told.get("seed", 0),
+        [line],
+        archive,
+        archive if judged else None,
+        line if judged else None,
     )
 
 

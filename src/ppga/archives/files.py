@@ -8,11 +8,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from ribs.archives import CVTArchive, GridArchive
 
+from ppga.archives import shipped
 from ppga.errors import InputError, import_extra
 from ppga.networks import Network
 from ppga.storage import NumpyArray, read_tensors, write_tensors
@@ -20,7 +21,8 @@ from ppga.storage import NumpyArray, read_tensors, write_tensors
 if TYPE_CHECKING:
     import pandas
 
-FORMAT, FORMAT_VERSION = "ppga archive", 1
+FORMAT, PLAIN, HALF = "ppga archive", 1, 2
+"""Versions of the format: all in single precision; solutions in half precision."""
 PLACES = ("archive/archive.safetensors", "archive.safetensors")
 """Where `load_archive` looks in a folder: that of a run, or the archive's own."""
 MAIN_FIELDS = ("index", "solution", "objective", "measures")
@@ -29,6 +31,8 @@ NEEDED = (
     "observation_count",
 )  # fmt: skip
 """Of an elite, what it cannot be run without; if others of its archive have it."""
+LEARNER_FIELDS = ("critics", "log_temperature", "hyper")
+"""What a learner keeps with an elite that is as large as the policy itself, and no use to whoever runs it."""
 Cell = int | Sequence[int]
 """A cell's number, or its place along each measure of a grid."""
 
@@ -145,6 +149,27 @@ class Archive:
         rows = sorted({self._row(cell) for cell in cells})
         chosen = {name: values[rows] for name, values in self.elites.items()}
         return Archive(self.description, chosen, self.centroids)
+
+    def on_grid(self, shape: Sequence[int]) -> "Archive":
+        """The same elites in a grid of other cells, where their measures say; of those in one cell, the best.
+
+        Args:
+            shape: cells along each measure.
+        """
+        if len(shape) != len(self.ranges) or not all(size >= 1 for size in shape):
+            raise InputError(
+                f"a grid needs cells along each of {', '.join(self.measure_names)}; got {tuple(shape)}."
+            )
+        grid = Archive(self.description | {"kind": "grid", "shape": [*map(int, shape)]}, self.elites)
+        cells = grid.cells_of(np.asarray(self.elites["measures"])) if len(self) else self.elites["index"]
+        rows = best_of_each(cells, np.asarray(self.elites["objective"]))
+        chosen = {name: np.asarray(values[rows]) for name, values in self.elites.items()}
+        return Archive(grid.description, chosen | {"index": cells[rows].astype(np.int32)})
+
+    def without_learners(self) -> "Archive":
+        """The same without what learners keep with their policies, where that is large."""
+        kept = {name: values for name, values in self.elites.items() if name not in LEARNER_FIELDS}
+        return Archive(self.description, kept, self.centroids)
 
     def to_pandas(self, whole: bool = False) -> "pandas.DataFrame":
         """A row an elite: its cell, objective and measures.
@@ -269,12 +294,20 @@ class Archive:
             return GridArchive(dims=self.shape, **settings)
         return CVTArchive(centroids=self.centroids, **settings)
 
-    def save(self, path: Path) -> None:
-        """Write the file, in place of what was there."""
+    def save(self, path: Path, *, half: bool = False) -> None:
+        """Write the file, in place of what was there.
+
+        Args:
+            path: the file.
+            half: solutions in half precision (float16), which takes half the room.
+        """
         arrays = {f"elites/{name}": values for name, values in self.elites.items()}
+        if half:
+            arrays["elites/solution"] = _halved(arrays["elites/solution"])
         if self.centroids is not None:
             arrays["centroids"] = self.centroids
-        write_tensors(path, arrays, {"format": FORMAT, "version": FORMAT_VERSION, **self.description})
+        form = {"format": FORMAT, "version": HALF if half else PLAIN}
+        write_tensors(path, arrays, form | self.description | form)
 
     def _not_empty(self) -> None:
         if not len(self):
@@ -326,6 +359,15 @@ def _columns(name: str, values: NumpyArray) -> list[str]:
     return [f"{name}_{number}" for number in range(values.shape[1])]
 
 
+def _halved(solutions: NumpyArray) -> NumpyArray:
+    """Solutions in half precision, or an InputError if one has a number that is too large for it."""
+    with np.errstate(over="ignore"):
+        halves = np.asarray(solutions).astype(np.float16)
+    if not np.isfinite(halves).all():
+        raise InputError(f"solutions beyond {np.finfo(np.float16).max} do not fit half precision.")
+    return halves
+
+
 def best_of_each(cells: NumpyArray, objective: NumpyArray) -> NumpyArray:
     """Rows of the best in each cell, by cell; who is in none (-1) is left out."""
     order = np.lexsort((-objective, cells))  # by cell, and within a cell the best first
@@ -335,8 +377,8 @@ def best_of_each(cells: NumpyArray, objective: NumpyArray) -> NumpyArray:
 
 
 def find_archive(path: str | os.PathLike[str]) -> Path:
-    """The archive's file in a run's folder, in an archive's folder, or itself."""
-    given = Path(path)
+    """The archive's file in a run's folder, in an archive's folder, itself, or that of `pretrained:NAME`."""
+    given = shipped.shipped(path) or Path(path)
     found = [given] if given.is_file() else [given / place for place in PLACES if (given / place).is_file()]
     if not found:
         raise InputError(f"no archive in {given}: looked for {' and '.join(PLACES)}.")
@@ -347,8 +389,9 @@ def load_archive(path: str | os.PathLike[str], *, mapped: bool = False) -> Archi
     """Read an archive.
 
     Args:
-        path: a run's folder, an archive's folder, or an archive's file.
-        mapped: leave the elites on disk, to be read when used; for archives larger than memory.
+        path: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
+        mapped: leave the elites on disk, to be read when used; for archives larger than memory. What is in
+            half precision is read at once all the same: in memory, all is in single precision.
 
     Raises:
         InputError: there is none, or it is damaged.
@@ -357,16 +400,39 @@ def load_archive(path: str | os.PathLike[str], *, mapped: bool = False) -> Archi
     arrays, description = read_tensors(file, mapped)
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InputError(f"{file} is not an archive.")
-    if description.get("version") != FORMAT_VERSION:
+    if description.get("version") not in (PLAIN, HALF):
         raise InputError(
-            f"{file} has archive format {description.get('version')!r}; this ppga reads {FORMAT_VERSION}."
+            f"{file} has archive format {description.get('version')!r}; this ppga reads {PLAIN} and {HALF}."
         )
     elites = {
-        name.removeprefix("elites/"): values for name, values in arrays.items() if name.startswith("elites/")
+        name.removeprefix("elites/"): values.astype(np.float32) if values.dtype == np.float16 else values
+        for name, values in arrays.items()
+        if name.startswith("elites/")
     }
     archive = Archive(description, elites, arrays.get("centroids"))
     _check(archive, file)
     return archive
+
+
+@overload
+def pretrained() -> tuple[str, ...]: ...
+
+
+@overload
+def pretrained(name: str) -> Archive: ...
+
+
+def pretrained(name: str | None = None) -> tuple[str, ...] | Archive:
+    """An archive that comes with the package; without a name, the names of all that there are.
+
+    Example:
+        >>> archive = pretrained("walker2d")  # doctest: +SKIP
+        >>> act = archive.policy(archive.best())  # doctest: +SKIP
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    return shipped.names() if name is None else load_archive(f"{shipped.PREFIX}{name}")
 
 
 def _check(archive: Archive, file: Path) -> None:

@@ -23,6 +23,7 @@ def evaluate(
     episodes: int = 50,
     physics: str | None = None,
     seed: int = 0,
+    output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
     task: OwnTask = None,
 ) -> None:
     """Judge every elite of an archive again, and put each where it really lands: the corrected archive.
@@ -33,10 +34,11 @@ def evaluate(
     the figures (evaluation.json).
 
     Args:
-        run: a run's folder, an archive's folder, or an archive's file.
+        run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
         episodes: each elite plays.
         physics: engine to judge on, mujoco or mjx; that of the archive by default.
         seed: of the episodes' starts.
+        output: folder to write to; the archive's own by default, the one you are in for pretrained archives.
         task: where the robot is, FILE.py:CLASS, if it is one of your own.
     """
     at_least_one("--episodes", episodes)
@@ -46,6 +48,7 @@ def evaluate(
 
     from ppga.analysis import corrected
     from ppga.archives.files import find_archive, load_archive
+    from ppga.archives.shipped import beside
 
     file = find_archive(run)
     archive = load_archive(file, mapped=True)
@@ -59,7 +62,10 @@ def evaluate(
             seed=seed,
             progress=lambda done, _: progress.update(bar, completed=done),
         )
-    corrected.save(evaluation, file.parent)
+    try:
+        corrected.save(evaluation, output or beside(file))
+    except OSError as error:
+        raise InputError(f"cannot write to {output or beside(file)}: {error.strerror or error}.") from None
     found = corrected.figures(evaluation)
     table = Table(box=SIMPLE, caption=f"offset {found['qd_offset']:g}; judged on {found['physics']}")
     for heading in ("", "archived", f"corrected, {episodes} episodes"):
@@ -88,7 +94,7 @@ def report(
     Example: ppga report runs/walker-0 runs/walker-1 --output walker-report
 
     Args:
-        runs: folders of runs.
+        runs: folders of runs; of an archive by itself, its file or pretrained:NAME, what it can tell.
         output: folder for report.html, which needs nothing else, and the figures as PNG and SVG.
         task: where the robot is, FILE.py:CLASS, if it is one of your own and its gaits are to be drawn.
     """
@@ -112,38 +118,66 @@ def export(
     cell: tuple[int, ...] = (),
     all: bool = False,
     format: str = "onnx",
-    output: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("policies"),
+    output: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None,
+    which: str | None = None,
+    small: bool = False,
+    shape: tuple[int, ...] = (),
 ) -> None:
-    """Write policies for use elsewhere: a file each, with normaliser and action scaling folded in.
+    """Write policies for use elsewhere: a file each, with normaliser and action scaling folded in; or all in
+    one, as a smaller archive.
 
     Example: ppga export runs/walker --cell 27 44 --format onnx --output policies
 
-    Every file is tried on random observations against the policy before it is written.
+    Example: ppga export runs/walker --format archive --small --output walker2d.safetensors
+
+    Every file of a policy is tried on random observations against the policy before it is written.
 
     Args:
-        run: a run's folder, an archive's folder, or an archive's file.
+        run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
         best: the elite with the highest objective.
         cell: the elites of these cells.
-        all: every elite.
-        format: onnx (needs the extra export) or npz.
-        output: folder to write to.
+        all: every elite; what an archive has if nothing else is said.
+        format: onnx (needs the extra export), npz, or archive.
+        output: folder to write to, policies by default; of an archive the file, TASK.safetensors by default.
+        which: archived (as trained) or corrected (by ppga evaluate); policies come from the archived one by
+            default, an archive from the corrected one where there is one.
+        small: with archive, solutions in half precision, and nothing large that only training needs.
+        shape: with archive, cells along each measure of another grid: the best elite of each is kept.
     """
     from rich.progress import Progress
 
-    from ppga.archives import load_archive
-    from ppga.export import FORMATS
+    from ppga.archives.files import find_archive, load_archive
+    from ppga.export import FORMATS, choose_archive, to_archive, which_of
     from ppga.export import export as write
 
-    choose("format", format, FORMATS)
-    if best + bool(cell) + all != 1:
+    choose("format", format, (*FORMATS, "archive"))
+    whole = format == "archive"
+    every = all or (whole and not (best or cell))
+    if best + bool(cell) + every != 1:
         raise InputError("which policies? One of --best, --cell NUMBER... and --all.")
-    archive = load_archive(run, mapped=True)
-    cells = [archive.best()] if best else archive.elites["index"].tolist() if all else list(cell)
+    if (small or shape) and not whole:
+        raise InputError("--small and --shape belong to --format archive.")
+    source = find_archive(run) if which is None and not whole else choose_archive(run, which)
+    archive = load_archive(source, mapped=True)
+    output = output or Path(f"{archive.description['task']['name']}.safetensors" if whole else "policies")
+    if whole and output.suffix != ".safetensors":
+        raise InputError(f"an archive is a file, --output NAME.safetensors; got {output}.")
+    cells = [archive.best()] if best else archive.elites["index"].tolist() if every else list(cell)
     if not cells:
         raise InputError("the archive is empty.")
     for one in cells:
         archive.elite(one)  # before anything is written
     try:
+        if whole:
+            some = archive if every else archive.only(*cells)
+            made = to_archive(some, source, output, small=small, shape=shape)
+            size, grid = output.stat().st_size, "x".join(map(str, made.shape))
+            console.print(
+                f"{output}: {len(made)} elites of the {which_of(made)} archive in {grid} cells "
+                f"({made.coverage:.1%}); {size / 1e6:.2f} MB, {size // len(made):,} bytes an elite",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            return
         with Progress(console=console) as progress:
             bar = progress.add_task(f"writing {format}", total=len(cells))
             files = write(archive, cells, output, format, lambda: progress.advance(bar))
@@ -170,7 +204,7 @@ def adapt(
     the one that promises most. Beside it: the archive's best elite, and elites tried at random.
 
     Args:
-        run: a run's folder, an archive's folder, or an archive's file.
+        run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
         damage: lock:JOINT, weak:JOINT:FACTOR, mass:BODY:FACTOR, friction:FACTOR; several may be given.
         trials: at most; an episode each.
         episodes: of every elite on the broken robot: the trial, and others to tell how well it went.
@@ -260,7 +294,7 @@ def compare(
     Example: ppga compare runs/a runs/b --output difference.png
 
     Args:
-        first: a run, an archive's folder, or an archive's file.
+        first: a run, an archive's folder, an archive's file, or pretrained:NAME.
         second: another.
         output: picture of the difference, second minus first.
     """
@@ -296,7 +330,8 @@ def compare(
 
 
 def view(
-    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")],
+    run: Annotated[Positional[Path | None], tyro.conf.arg(metavar="RUN")] = None,
+    pretrained: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     host: str = "127.0.0.1",
     port: int = 8750,
     wait: bool = False,
@@ -307,11 +342,14 @@ def view(
 
     Example: ppga view runs/walker
 
+    Example: ppga view --pretrained walker2d
+
     A run that is still being trained is followed as it grows. The page needs no internet; on another machine,
     forward its port and the next one: ssh -L 8750:localhost:8750 -L 8751:localhost:8751 there.
 
     Args:
-        run: a run's folder, an archive's folder, or an archive's file.
+        run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
+        pretrained: look at an archive that comes with ppga.
         host: to listen on; only this machine by default.
         port: of the page; if it is taken, the next that is free. The stage takes one after it.
         wait: for a folder that is not there yet.
@@ -322,8 +360,12 @@ def view(
     import time
     import webbrowser
 
+    from ppga.archives.shipped import PREFIX
     from ppga.viewer.source import Source
 
+    if (run is None) == (pretrained is None):
+        raise InputError("look at what? Either ppga view RUN or ppga view --pretrained NAME.")
+    run = run or Path(f"{PREFIX}{pretrained}")
     if not 1 <= port <= 65000:
         raise InputError(f"--port must lie in [1, 65000], got {port}.")
     if run.is_file() and run.suffix != ".safetensors":

@@ -114,7 +114,7 @@ class PPGAConfig:
         keeping: what is written.
         cluster: who makes the rollouts: this process on one device (none); Ray's workers on CPUs, in shares
             of a fixed size (ray); or all of JAX's devices, which learn together as well (jax).
-        init_from: a run, an archive or a policy whose elites the run begins with.
+        init_from: a run, an archive, a policy or pretrained:NAME, whose elites the run begins with.
         label: what the run is called in reports; by its algorithm by default.
     """
 

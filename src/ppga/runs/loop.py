@@ -22,6 +22,7 @@ from ppga.algorithms import ALGORITHMS, Algorithm, PolicyProblem, Problem
 from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
+from ppga.archives.shipped import shipped
 from ppga.cluster.crew import Cluster, RayCrew, at_work
 from ppga.cluster.devices import Devices, agree, join, leads, spread
 from ppga.cluster.shares import employ, shares
@@ -125,7 +126,7 @@ def train(
     with _telling(folder), contextlib.ExitStack() as stack:
         if folder:
             folder.check_free()
-        if config.init_from:  # a resumed run may be called from elsewhere
+        if config.init_from and not shipped(config.init_from):  # a resumed run may be called from elsewhere
             config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
         algorithm = make_algorithm(task, config, display.pulse)
         smaller = _with_smaller_buffer(algorithm, config, folder.path if folder else None)

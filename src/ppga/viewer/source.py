@@ -7,6 +7,7 @@ from typing import Any
 
 from ppga.archives import Archive, load_archive
 from ppga.archives.files import PLACES
+from ppga.archives.shipped import shipped
 from ppga.errors import told
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.storage import NumpyArray
@@ -33,11 +34,11 @@ class Source:
     """Reads a run's archives, again whenever their files change.
 
     Args:
-        path: a run's folder, an archive's folder, or an archive's file.
+        path: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = shipped(path) or path
         self._lock = threading.Lock()
         self._read: dict[str, Snapshot] = {}
 

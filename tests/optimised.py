@@ -13,7 +13,7 @@ from ppga.tasks import robot
 
 
 def test_nothing_is_left_out() -> None:
-    assert not jax.config.jax_disable_most_optimizations
+    assert not jax.config.values["jax_disable_most_optimizations"]
     assert "xla_cpu" not in os.environ.get("XLA_FLAGS", "")
 
 

@@ -52,6 +52,25 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ig
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST = (
+    "algorithms",
+    "viewer",
+    "cluster",
+    "devices",
+    "study",
+    "other_simulators",
+    "cli",
+    "faults",
+    "own_tasks",
+)
+"""Files of tests that are begun first, so that no core is left alone with one of them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 @dataclass(frozen=True)
 class Done:
     """How a command ended, and what it printed."""

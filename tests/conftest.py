@@ -11,11 +11,33 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+# Before anything is imported, and for processes that tests begin, too: what they compute is compared to the
+# bit. Tests mostly wait for compilers, and what these compile runs but a moment. Numba (pyribs' CMA-ES) is
+# left out. Without most optimisations, and without the newer of its two ways to write loops, XLA takes a
+# fraction of the time; it dies of flags that it does not know.
+os.environ["NUMBA_DISABLE_JIT"] = "1"
+QUICK = "--xla_cpu_use_fusion_emitters=false"
+if "PPGA_OPTIMISED" not in os.environ:
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    given = os.environ.get("XLA_FLAGS", "")
+    if version("jax").startswith("0.10.") and QUICK not in given:
+        os.environ["XLA_FLAGS"] = f"{given} {QUICK}".strip()
+
+# What one process has compiled, others find on the disk; only programs that call MuJoCo are compiled by
+# everyone. To keep it for the next time, name a folder.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ppga-compiled-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+# What a script begins in the background ignores Ctrl-C, and so do its children; a terminal's do not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import hypothesis
-import jax
 import numpy as np
 import pytest
 
@@ -28,28 +50,13 @@ from ppga.tasks import TASKS, Task, robot, sample
 hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
 
-# Tests mostly wait for XLA, and what it compiles runs but a moment: without most optimisations, and without
-# the newer of its two ways to write fused loops, it compiles in a fraction of the time. Commands in processes
-# of their own, too: what they compute is compared to the bit. XLA dies of flags that it does not know.
-QUICK = "--xla_cpu_use_fusion_emitters=false"
-if "PPGA_OPTIMISED" not in os.environ:
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    jax.config.update("jax_disable_most_optimizations", True)  # type: ignore[no-untyped-call]
-    flags = os.environ.get("XLA_FLAGS", "")
-    if jax.__version_info__[:2] == (0, 10) and QUICK not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {QUICK}".strip()
+LONGEST = ("algorithms", "viewer", "cluster", "devices", "study", "other_simulators", "cli", "faults")
+"""Files of tests that are begun first, so that no core is left alone with one of them in the end."""
 
-# What one process has compiled, those beside it and those it begins find on the disk; only programs that call
-# MuJoCo are compiled by everyone. To keep it for the next time, name a folder.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ppga-compiled-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])  # type: ignore[no-untyped-call]
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # type: ignore[no-untyped-call]
 
-# What a script begins in the background ignores Ctrl-C, and so do its children; a terminal's do not.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @dataclass(frozen=True)

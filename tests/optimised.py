@@ -1,15 +1,11 @@
 """With XLA as users have it; `test_rollouts.py` runs this."""
 
 import os
-from dataclasses import replace
 
 import jax
-import numpy as np
 import pytest
 
-from ppga.policies import Network, init_policy
-from ppga.rollouts import Judge, Scores
-from ppga.tasks import robot
+from test_rollouts import check_callers
 
 
 def test_nothing_is_left_out() -> None:
@@ -17,23 +13,7 @@ def test_nothing_is_left_out() -> None:
     assert "xla_cpu" not in os.environ.get("XLA_FLAGS", "")
 
 
-@pytest.mark.parametrize("sample", [False, True])
 def test_scores_do_not_depend_on_how_policies_are_shared_among_threads(
-    sample: bool, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seven policies by one, two and three callers, and each policy alone."""
-    network = Network((11, 8, 3))
-    keys = jax.random.split(jax.random.key(0), 7)
-    policies = jax.vmap(lambda key: init_policy(key, network, 0.4))(keys)
-    policies = replace(policies, parameters=3 * policies.parameters)
-
-    def scores(callers: int) -> Scores:
-        task = robot("hopper", episode_length=40, threads=3)
-        monkeypatch.setattr(task.physics, "callers", lambda _: callers)
-        return Judge(task, network, 2, sample)(policies, jax.random.key(1))[0]
-
-    whole = scores(1)
-    assert whole.objective.shape == (7, 2)
-    assert len(np.unique(whole.objective)) == 14
-    for callers in (2, 3, 7):
-        jax.tree.map(np.testing.assert_array_equal, scores(callers), whole)
+    check_callers(True, (3, 7), monkeypatch)

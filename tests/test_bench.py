@@ -11,7 +11,7 @@ import pytest
 
 from ppga.bench.everything import bench_part, parts
 from ppga.bench.harness import Result
-from ppga.bench.loops import LOOPS, OURS
+from ppga.bench.loops import LOOPS, OURS, THEIRS
 from ppga.bench.race import Course, course, figures, table
 from ppga.bench.start import BARE, PYTHON, process, waited, waits
 from ppga.cli.measuring import BENCHMARKS
@@ -21,7 +21,7 @@ from ppga.tasks import TASKS, find
 from conftest import command
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", ["map-elites", *THEIRS])  # those of ours differ by a name
 def test_every_loop_fills_an_archive_and_tells_of_it(loop: str) -> None:
     if loop.startswith("qdax"):
         pytest.importorskip("qdax")
@@ -70,7 +70,7 @@ def test_a_race_is_for_what_the_best_of_the_others_had_in_the_end() -> None:
     assert by_name["map-elites: until 8/x"] == Result("map-elites: until 8/x", 40.0, "s, not reached")
     assert by_name["qdax pga-me: until 8/x"] == Result("qdax pga-me: until 8/x", 30.0, "s")
     assert by_name["ppga: speed/x"].value == 2500 / 25, "the first iteration compiles"
-    assert by_name["ppga: speed/x"].ratio == 10.0
+    assert by_name["ppga: speed/x"].ratio == 5.0
     assert by_name["map-elites: speed/x"].value == 10.0, "there is no other iteration"
     assert by_name["ppga: first iteration/x"].ratio == 0.5
     assert by_name["ppga: peak memory/x"].ratio == 0.5
@@ -78,7 +78,7 @@ def test_a_race_is_for_what_the_best_of_the_others_had_in_the_end() -> None:
     assert by_name["ppga: cells/x"].ratio == 1.5
     shown = table(results, "a race")
     assert shown.row_count == 4
-    assert list(shown.columns[-1].cells) == ["10", "40 (not reached)", "30", "40 (not reached)"]
+    assert list(shown.columns[-1].cells) == ["10", "> 40", "30", "> 40"]
 
 
 def test_waiting_is_held_against_the_bare_thing() -> None:

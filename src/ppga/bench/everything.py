@@ -10,17 +10,18 @@ from pathlib import Path
 from ppga.bench.harness import Result
 from ppga.tasks import word_for
 
-ROUNDS = ("--rounds", "3")
+ROUNDS, FEW = ("--rounds", "3"), ("--rounds", "2")
+"""Of what is timed; fewer where each takes half a minute."""
 
 
 def parts(task: str, settings: str, minutes: float) -> dict[str, tuple[str, ...]]:
     """Benchmark -> the words after `ppga bench`."""
     of, preset = ("--task", word_for(task)), ("--preset", settings)
     return {
-        "start": ("start", *of, *ROUNDS),
+        "start": ("start", *of, *FEW),
         "physics": ("physics", *of, *ROUNDS, "--compare"),
         "vppo": ("vppo", *of, *ROUNDS, *preset, "--steps", "1000"),
-        "iteration": ("iteration", *of, *ROUNDS, *preset),
+        "iteration": ("iteration", *of, *FEW, *preset),
         "view": ("view", *of),
         "memory": ("memory", *of, *preset),
         "race": ("race", *of, *preset, "--minutes", f"{minutes:g}"),

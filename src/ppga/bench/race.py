@@ -141,16 +141,16 @@ def figures(courses: dict[str, Course], name: str) -> list[Result]:
 
 
 def table(results: Sequence[Result], title: str) -> Table:
-    """A row a loop."""
+    """A row a loop; what was not reached took longer than it ran."""
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         loop, _, what = result.name.rpartition("/")[0].partition(": ")
-        cell = shown(result.value) + (" (not reached)" if "not reached" in result.unit else "")
+        cell = "> " * ("not reached" in result.unit) + shown(result.value)
         cells.setdefault(loop, {})[f"{what}, {result.unit.partition(',')[0]}"] = cell
     headings = list(dict.fromkeys(heading for row in cells.values() for heading in row))
     made = Table(title=title)
     for heading in ("", *headings):
-        made.add_column(heading, justify="right" if heading else "left", overflow="fold")
+        made.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for loop, row in cells.items():
         made.add_row(loop, *(row.get(heading, "") for heading in headings))
     return made

@@ -88,7 +88,10 @@ def test_mjx_moves_as_mujoco_does(name: str) -> None:
     np.testing.assert_array_equal(sick.observation[others], healthy.observation[others])
 
 
-@pytest.mark.parametrize("name", ["halfcheetah", "walker2d", "hopper", "ant"])
+@pytest.mark.parametrize(
+    "name",
+    ["halfcheetah", "ant", *(pytest.param(one, marks=pytest.mark.long) for one in ("walker2d", "hopper"))],
+)
 def test_gymnasiums_integrator_where_mjx_has_it(name: str) -> None:
     task = shared_task(name, physics="mjx", integrator="gymnasium")
     assert task.observation_size == shared_task(name).observation_size

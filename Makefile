@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
-	@echo "make test    install, lint, and run all tests (about half an hour)"
+	@echo "make test    install, lint, and run all tests (about a quarter of an hour)"
 	@echo "make long    the few tests that take minutes each"
 	@echo "make fuzz    throw odd files, settings, requests and faults at it for long (an hour or so)"
 	@echo "make lint    ruff and mypy"

@@ -26,6 +26,11 @@ def jitted_step(task: Task) -> Callable[[TaskState, Array], TaskState]:
     return jax.jit(task.step)
 
 
+@cache
+def jitted_reset(task: Task) -> Callable[[Array], TaskState]:
+    return jax.jit(lambda key: task.reset(key, N))
+
+
 def play(task: Task) -> tuple[TaskState, TaskState, Array]:
     """States after EXACT_STEPS and after STEPS under one policy with noise, and the mean proxies (N, k)."""
     layers = init_mlp(jax.random.key(1), (task.observation_size, 32, task.action_size))
@@ -33,7 +38,7 @@ def play(task: Task) -> tuple[TaskState, TaskState, Array]:
 
     act = jax.jit(lambda observation, noise: apply_mlp(layers, 0.1 * observation) + noise)
     step = jitted_step(task)
-    state = early = jax.jit(lambda key: task.reset(key, N))(jax.random.key(0))
+    state = early = jitted_reset(task)(jax.random.key(0))
     touched = jnp.zeros_like(state.proxies)
     for t in range(STEPS):
         state = step(state, act(state.observation, noise[t]))
@@ -69,7 +74,7 @@ def test_mjx_moves_as_mujoco_does(name: str) -> None:
         return
     # the rest of the interface, on the smallest model
     step = jitted_step(mjx)
-    start = jax.jit(lambda key: mjx.reset(key, N))(jax.random.key(0))
+    start = jitted_reset(mjx)(jax.random.key(0))
     some = replace(start, terminated=jnp.arange(N) >= 4)
     action = jnp.full((N, mjx.action_size), 0.3, jnp.float32)
     healthy = step(some, action)
@@ -83,7 +88,10 @@ def test_mjx_moves_as_mujoco_does(name: str) -> None:
     np.testing.assert_array_equal(sick.observation[others], healthy.observation[others])
 
 
-@pytest.mark.parametrize("name", ["halfcheetah", "walker2d", "hopper", "ant"])
+@pytest.mark.parametrize(
+    "name",
+    ["halfcheetah", "ant", *(pytest.param(one, marks=pytest.mark.long) for one in ("walker2d", "hopper"))],
+)
 def test_gymnasiums_integrator_where_mjx_has_it(name: str) -> None:
     task = shared_task(name, physics="mjx", integrator="gymnasium")
     assert task.observation_size == shared_task(name).observation_size

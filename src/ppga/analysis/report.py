@@ -81,6 +81,7 @@ class _Page:
             with replacing(self.folder / "figures" / f"{name}.{form}") as aside:
                 plots.save(axes, aside, form)
                 picture = aside.read_bytes()
+            axes.get_figure(root=True).set_layout_engine(None)  # type: ignore[union-attr]  # it is laid out
         self._show(caption, "png", picture)
 
     def animation(self, name: str, caption: str, draw: Callable[[Path], Path]) -> None:

@@ -14,7 +14,7 @@ import ppga
 from ppga.algorithms import PolicySearch
 from ppga.cluster.devices import Devices, spread
 from ppga.errors import InputError
-from ppga.learners.vppo import Agent
+from ppga.learners.vppo import Agent, Returns
 from ppga.physics import Array
 from ppga.policies import Policy
 from ppga.rollouts import Judge
@@ -62,9 +62,7 @@ def agents() -> Agent:
     vppo = problem(1).vppo
     policies = jax.vmap(vppo.init_policy)(jax.random.split(jax.random.key(1), AGENTS))
     skills = jax.vmap(vppo.init_skill)(jax.random.split(jax.random.key(2), AGENTS))
-    returns = jax.tree.map(
-        lambda leaf: jnp.stack([leaf] * AGENTS), ppga.learners.vppo.Returns.unknown(AGENTS)
-    )
+    returns = jax.tree.map(lambda leaf: jnp.stack([leaf] * AGENTS), Returns.unknown(AGENTS))
     return Agent(policies, returns, skills)
 
 

@@ -1,7 +1,7 @@
 """Loops of other libraries on a task of ours: QDax' MAP-Elites and PGA-ME, pyribs' CMA-MAE.
 
-They search the policies that our MAP-Elites and PGA-ME search, seen, judged and counted alike: what differs is
-the loop. PGA-ME has the defaults of QDax; the other settings are chosen here, and none is tuned.
+They search the policies that our MAP-Elites and PGA-ME search, seen, judged and counted alike: what differs
+is the loop. PGA-ME has the defaults of QDax; the other settings are chosen here, and none is tuned.
 `docs/benchmarks.md` lists them.
 """
 

@@ -4,12 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ppga.bench.everything import bench_part, parts
+from ppga.bench.everything import parts
 from ppga.bench.harness import Result
 from ppga.bench.loops import LOOPS, OURS, THEIRS
 from ppga.bench.race import Course, course, figures, table
@@ -117,15 +118,22 @@ def test_a_task_of_ones_own_is_known_to_other_processes_by_its_file() -> None:
         TASKS.pop(name)
 
 
-def test_a_part_gives_its_results_and_a_failure_its_reason() -> None:
-    lines: list[str] = []
+def test_all_goes_on_after_a_failure_and_shows_what_is_held_against_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("memory", "--task", "hopper", "--preset", "smoke", "--shape", "3")
-    results, failure = bench_part(words, lines.append)
-    assert failure == ""
-    assert results[0] == Result("elites/hopper", 3.0, "of 3 cells")
-    assert lines
-    assert bench_part(("fysics",), lines.append) == ([], lines[-1])
-    assert "Did you mean 'physics'?" in lines[-1]
+    planned = {"wrong": ("fysics",), "memory": words}
+    monkeypatch.setattr(
+        "ppga.bench.everything.parts", lambda *_: planned
+    )  # the rest takes a quarter of an hour
+    done = command("bench", "all", "--task", "hopper", "--json", "out.json", folder=tmp_path)
+    assert done.returncode == 1
+    shown = " ".join(done.stdout.split())
+    assert "wrong failed: ppga: unknown benchmark 'fysics'. Did you mean 'physics'?" in shown
+    assert "archives/hopper" in shown
+    assert "elites/hopper" not in shown, "held against nothing, and so in the file only"
+    results = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert results[0] == asdict(Result("elites/hopper", 3.0, "of 3 cells"))
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,17 @@ from pathlib import Path
 from ppga.bench.harness import Result
 from ppga.tasks import word_for
 
-ROUNDS, FEW = ("--rounds", "3"), ("--rounds", "2")
-"""Of what is timed; fewer where each takes half a minute."""
+ROUNDS = ("--rounds", "2")
 
 
 def parts(task: str, settings: str, minutes: float) -> dict[str, tuple[str, ...]]:
     """Benchmark -> the words after `ppga bench`."""
     of, preset = ("--task", word_for(task)), ("--preset", settings)
     return {
-        "start": ("start", *of, *FEW),
+        "start": ("start", *of, "--rounds", "1"),
         "physics": ("physics", *of, *ROUNDS, "--compare"),
         "vppo": ("vppo", *of, *ROUNDS, *preset, "--steps", "1000"),
-        "iteration": ("iteration", *of, *FEW, *preset),
+        "iteration": ("iteration", *of, *ROUNDS, *preset),
         "view": ("view", *of),
         "memory": ("memory", *of, *preset),
         "race": ("race", *of, *preset, "--minutes", f"{minutes:g}"),

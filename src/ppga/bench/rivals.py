@@ -1,7 +1,8 @@
 """Loops of other libraries on a task of ours: QDax' MAP-Elites and PGA-ME, pyribs' CMA-MAE.
 
-They search the very policies that our algorithms search, seen, judged and counted alike: what differs is the
-loop. Their settings are those of their own examples.
+They search the policies that our MAP-Elites and PGA-ME search, seen, judged and counted alike: what differs
+is the loop. PGA-ME has the defaults of QDax; the other settings are chosen here, and none is tuned.
+`docs/benchmarks.md` lists them.
 """
 
 import math
@@ -35,7 +36,7 @@ LOST = -1e6
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a rival's iterations are; its own defaults.
+    """How large a rival's iterations are.
 
     Attributes:
         batch: policies that QDax' loops judge at once.

@@ -49,7 +49,10 @@ from conftest import Done, command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Brax, and of what it needs
+pytestmark = [  # of Brax, and of what it needs
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Brax System:UserWarning"),
+]
 
 OTHER_LINES = {
     "git clone <this repository> ppga && cd ppga": "this clone is one",

@@ -33,30 +33,43 @@ import numpy as np
 import pytest
 import tyro
 from markdown_it import MarkdownIt
+from rich.console import Console
 
 import ppga
+from ppga import training
+from ppga.archives import shipped
 from ppga.cli import measuring
 from ppga.errors import InputError
 from ppga.rendering import Renderer
 from ppga.runs.loop import make_algorithm, to_archive
 from ppga.study import system
+from ppga.tasks import find
 
 from conftest import Done, command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+pytestmark = [  # of Brax, and of what it needs
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Brax System:UserWarning"),
+]
 
 OTHER_LINES = {
     "git clone <this repository> ppga && cd ppga": "this clone is one",
     'pip install "./ppga[view]"': "extras are looked up below",
     'pip install "ppga[ray]"': "extras are looked up below",
+    'pip install "ppga[compare,qdax,view]"': "extras are looked up below",
     "sbatch study/study.sbatch": "needs SLURM; test_study.py runs the script as SLURM would",
 }
 """Lines of blocks that are neither ppga's nor make's, and why they are not run."""
 DRAWINGS = ("errors, machine, storage", "PolicyProblem", "seconds = 2.7")
 """How blocks begin that are there to be looked at."""
-PARSED = {"bench": "measures for minutes; other tests run it at a small size"}
-"""Commands of which only the options are read, and why."""
+PARSED = {
+    "bench ": "measures for minutes; test_cli.py, test_cluster.py and test_bench.py run its parts at a small "
+    "size, but for scale, of which only the model is tested",
+    "train ant --simulation.physics mjx ": "compiles for minutes; test_devices.py has a smaller task",
+}
+"""How commands begin of which only the options are read, and why."""
 FILLED_IN = {
     "TASK": "walker2d",
     "RUN": "runs/walker",
@@ -75,6 +88,14 @@ SMALLER = {
     "report": {"--output": "page"},
 }
 """Options by which commands are small."""
+LEFT_OUT = ("--minutes", "--seed", "--output")
+"""Options of `train` that a dry run does nothing about; `WHOLE` has them all."""
+WHOLE = ("train", "walker2d", "--minutes", "10", "--seed", "1", "--output", "runs/new", "--dry-run")
+COPIES = (
+    "full.safetensors", "small.safetensors", "full/corrected.safetensors", "small/corrected.safetensors",
+    "runs/walker2d/archive.safetensors", "src/ppga/pretrained/walker2d.safetensors",
+)  # fmt: skip
+"""What other commands of the pages, and this project's makers, would have left."""
 EXPORTED = ("--cell", "27", "44")
 """Cells that the pages export; a small run has others."""
 
@@ -113,7 +134,7 @@ def lines_of(blocks: list[Block]) -> list[str]:
 
 
 def is_ours(line: str) -> bool:
-    return re.match(r"(srun )?(ppga|make) [a-z]", line) is not None
+    return re.match(r"(srun )?(ppga|make) [a-z-]", line) is not None
 
 
 def meant(line: str) -> Iterator[tuple[str, ...]]:
@@ -130,9 +151,13 @@ def run_as(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words of a command of ours as they are run here."""
     name, *rest = words
     if not rest:
-        return words if name in ("tasks", "algorithms") else (name, "--help")
+        return words if name in ("tasks", "algorithms", "--help") else (name, "--help")
     if rest[-1] in ("--help", "--list"):
         return words
+    if name == "train":
+        for option in LEFT_OUT:
+            if option in rest:
+                del rest[(at := rest.index(option)) : at + 2]
     if name in ("train", "study", "reproduce"):
         return (name, *(word for word in rest if word != "--dry-run"), "--dry-run")
     if name == "report":  # a page takes long to draw; several seeds on one are test_report.py's
@@ -148,7 +173,7 @@ READ = [read(page.name, page.read_text()) for page in PAGES]
 BLOCKS = [block for blocks, _ in READ for block in blocks]
 SPANS = [span for _, spans in READ for span in spans]
 MEANT = [words for line in [*lines_of(BLOCKS), *SPANS] if is_ours(line) for words in meant(line)]
-OURS = sorted({run_as(words[1:]) for words in MEANT if words[0] == "ppga"})
+OURS = sorted({WHOLE, *(run_as(words[1:]) for words in MEANT if words[0] == "ppga")})
 TARGETS = sorted({words[1:] for words in MEANT if words[0] == "make"})
 
 
@@ -194,31 +219,37 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     (folder / "theirs.py").write_text(theirs)
     readme = executed("README.md", folder, [('"laptop"', '"smoke"'), ("minutes=10", "iterations=1")])
     readme["archive"].only(readme["cell"]).save(folder / "one.safetensors")
+    for copy in COPIES:
+        readme["archive"].save(folder / copy)
     small = ("--preset", "smoke", "--iterations", "1", "--quiet", "--output")
     for seed in range(2):
         words = ("sphere", "--seed", str(seed), *small, f"runs/walker-{seed}")
         assert command("train", *words, folder=folder).returncode == 0
-    still_quadruped().save(folder / "runs" / "quadruped" / "archive.safetensors")
+    still("examples/quadruped.py:Quadruped").save(folder / "runs" / "quadruped" / "archive.safetensors")
+    still("ant").save(folder / "runs" / "ant" / "archive.safetensors")
     return Place(folder, readme)
 
 
-def still_quadruped() -> ppga.Archive:
-    """An archive as a run would leave it, of one quadruped that always does the same."""
-    word = f"{ROOT / 'examples' / 'quadruped.py'}:Quadruped"
+def still(task: str) -> ppga.Archive:
+    """An archive as a run would leave it, of one robot that always does the same."""
+    known = dict(ppga.TASKS)
+    word = str(ROOT / task) if ".py:" in task else task
     config, _ = ppga.preset("smoke", word, "map-elites")
-    empty = to_archive(make_algorithm("quadruped", config))
-    del ppga.TASKS["quadruped"]
+    empty = to_archive(make_algorithm(find(word), config))
+    ppga.TASKS.clear()
+    ppga.TASKS.update(known)
     rows = {name: np.ones((1, *values.shape[1:])) for name, values in empty.elites.items()}
     return empty.filled(rows)
 
 
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
-def test_a_command_does_what_it_is_there_for(place: Place, words: tuple[str, ...]) -> None:
-    if words[0] in PARSED and "--help" not in words:
-        check_benchmark(words[1:])
+def test_a_command_does_what_it_is_there_for(
+    place: Place, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "FOLDER", place.folder / "src" / "ppga" / "pretrained")
+    if " ".join(words).startswith(tuple(PARSED)) and "--help" not in words:
+        check_options(words)
         return
-    if "jax" in words and "--address" in words:  # would wait for other processes: test_devices.py has some
-        words = tuple("ray" if word == "jax" else word for word in words)
     if words[0] == "study":
         check_systems(words, place.folder)
     if words[:1] == ("export",) and EXPORTED[0] in words:
@@ -237,17 +268,20 @@ def files_in(folder: Path) -> set[Path]:
     return {file for file in folder.rglob("*") if file.is_file()}
 
 
-def check_benchmark(words: tuple[str, ...]) -> None:
-    """Its options are there, and what they name."""
+def check_options(words: tuple[str, ...]) -> None:
+    """A command's options are there, and what they name."""
     taken: dict[str, Any] = {}
+    if words[0] == "train" and "--address" in words:  # JAX would wait for the others there
+        words = tuple("ray" if word == "jax" else word for word in words)
+    of = training.command(words[1:], Console()) if words[0] == "train" else measuring.bench
 
-    @functools.wraps(measuring.bench)
+    @functools.wraps(of)
     def take(**given: Any) -> None:
         taken.update(given)
 
-    tyro.cli(take, args=words)
-    assert taken["what"] in measuring.BENCHMARKS
+    tyro.cli(take, args=words[1:])
     assert taken["task"] in (None, "all", *ppga.TASKS)
+    assert words[0] == "train" or taken["what"] in measuring.BENCHMARKS
 
 
 def check_systems(words: tuple[str, ...], folder: Path) -> None:
@@ -370,7 +404,7 @@ def test_the_tutorial(place: Place) -> None:
     np.testing.assert_allclose(action, place.readme["archive"].policy(cell)(seen), rtol=1e-6)
 
 
-def test_the_page_on_using_an_archive(place: Place) -> None:
+def test_the_page_on_using_an_archive(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The robot of one's own likes the elite that the last trial shows."""
     seen = np.linspace(-1, 1, 17)
     rewards: list[float] = []
@@ -379,6 +413,7 @@ def test_the_page_on_using_an_archive(place: Place) -> None:
         rewards.append(float(act(seen).sum()))
         return rewards[-1]
 
+    monkeypatch.setattr(shipped, "FOLDER", place.folder / "src" / "ppga" / "pretrained")
     left = executed("using-an-archive.md", place.folder, reward_of_an_episode_with=reward_of_an_episode_with)
     archive = place.readme["archive"]
     np.testing.assert_array_equal(left["act"](seen), archive.policy(archive.nearest([0.2, 0.8]))(seen))

@@ -130,7 +130,10 @@ def _known(word: str, maker: Maker) -> str:
 
 
 def _made(word: str, maker: Maker, options: dict[str, Any]) -> Environment:
-    """A task; options that its maker does not take are left out if they say nothing, and refused if not."""
+    """A task; options that its maker does not take are left out if they say nothing, and refused if not.
+
+    What is None says nothing to any: its own default holds.
+    """
     taken = inspect.signature(maker).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         odd = [name for name, value in options.items() if name not in taken and value != USUAL.get(name)]
@@ -140,7 +143,7 @@ def _made(word: str, maker: Maker, options: dict[str, Any]) -> Environment:
             )
         options = {name: value for name, value in options.items() if name in taken}
     try:
-        made = maker(**options)
+        made = maker(**{name: value for name, value in options.items() if value is not None})
     except InputError:
         raise
     except Exception as error:

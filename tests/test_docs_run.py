@@ -256,7 +256,8 @@ def test_a_command_does_what_it_is_there_for(
         cell = str(place.readme["archive"].best())
         words = tuple(cell if word in EXPORTED[1:] else word for word in words)
     before = files_in(place.folder)
-    done = looked_at(words, place.folder) if words[0] == "view" else command(*words, folder=place.folder)
+    served = words[0] == "view" and "--help" not in words
+    done = (looked_at if served else by_itself)(words, place.folder)
     assert done.returncode == 0, done.stdout + done.stderr
     written = files_in(place.folder) - before
     if words[-1] in ("--dry-run", "--help", "--list") or len(words) == 1:
@@ -294,31 +295,37 @@ def check_systems(words: tuple[str, ...], folder: Path) -> None:
             assert done.returncode == 0, done.stderr
 
 
+def by_itself(words: tuple[str, ...], folder: Path) -> Done:
+    """What a command does that ends without being told to."""
+    return command(*words, folder=folder)
+
+
 def looked_at(words: tuple[str, ...], folder: Path) -> Done:
     """What `view` does until its page has been fetched, and it is interrupted."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1] % 65000
-    pages = []
+        port = min(free.getsockname()[1], 65000)
+    pages, over = [], threading.Event()
 
     def fetch() -> None:
-        for _ in range(600):
+        while not over.is_set():
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
                     pages.append(answer.read())
                 break
             except OSError:
                 time.sleep(0.1)
-        time.sleep(0.5)  # it serves before it waits
-        os.kill(os.getpid(), signal.SIGUSR1)
+        if not over.wait(0.5):  # it serves before it waits
+            os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     visitor = threading.Thread(target=fetch)
     visitor.start()
     try:
-        done = command(*words, "--port", str(port), "--no-browser", folder=folder)
-        visitor.join()
+        done = by_itself((*words, "--port", str(port), "--no-browser"), folder)
     finally:
+        over.set()
+        visitor.join()
         signal.signal(signal.SIGUSR1, before)
     assert len(pages) == 1
     assert b"<title>ppga</title>" in pages[0]

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 import ppga
-from ppga import InputError, cli
+from ppga import InputError
 from ppga.adaptation import draw, recover
 from ppga.analysis.corrected import play_all
 from ppga.analysis.proxies import _correlation, _rank_correlation, _ranks
 from ppga.archives import load_archive
-from ppga.cli import main
+from ppga.cli import lists, main
 from ppga.physics import Array
 from ppga.rollouts import Recording, evaluate, record
 from ppga.tasks import TASKS, find, is_known, make_task, names, robot, sample
@@ -207,7 +207,7 @@ def test_the_list_of_tasks_survives_a_broken_package(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[ppga.tasks]\nbroken = no_such_module:Robot\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(cli, "console", Console(width=200))  # that of the module has measured already
+    monkeypatch.setattr(lists, "console", Console(width=200))  # that of the module has measured already
     assert here(monkeypatch, "tasks") == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.split()}
     assert "installed task broken cannot be loaded" in rows["broken"]

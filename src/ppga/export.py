@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppga.archives import Archive, load_archive
-from ppga.archives.files import find_archive
+from ppga.archives.files import ARCHIVED, CORRECTED, WHICH, find_archive
 from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
 from ppga.storage import NumpyArray, read_json, replacing
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ppga.runs.folder import RunFolder
 
 FORMATS = ("onnx", "npz")
-ARCHIVED, CORRECTED = WHICH = ("archived", "corrected")
-"""What a run has: its archive as trained, and as judged again by `ppga evaluate`."""
 TRIED = 256
 """Random observations that a file must answer as the policy does, before it is written."""
 NEAR = 1e-4

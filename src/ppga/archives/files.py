@@ -25,6 +25,8 @@ FORMAT, PLAIN, HALF = "ppga archive", 1, 2
 """Versions of the format: all in single precision; solutions in half precision."""
 PLACES = ("archive/archive.safetensors", "archive.safetensors")
 """Where `load_archive` looks in a folder: that of a run, or the archive's own."""
+ARCHIVED, CORRECTED = WHICH = ("archived", "corrected")
+"""What a run has: its archive as trained, and as judged again by `ppga evaluate`."""
 MAIN_FIELDS = ("index", "solution", "objective", "measures")
 NEEDED = (
     "solution", "objective", "measures", "log_std", "observation_mean", "observation_variance",

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from ppga.archives.files import ARCHIVED
 from ppga.errors import InputError, told
-from ppga.viewer.source import ARCHIVED
 from ppga.viewer.viewer import Viewer
 
 PAGES = {"/": "index.html", "/page.js": "page.js", "/page.css": "page.css"}

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ppga.archives import Archive, load_archive
-from ppga.archives.files import PLACES
+from ppga.archives.files import ARCHIVED, CORRECTED, PLACES
 from ppga.archives.shipped import shipped
 from ppga.errors import told
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.storage import NumpyArray
-
-ARCHIVED, CORRECTED = "archived", "corrected"
 
 
 @dataclass(frozen=True)

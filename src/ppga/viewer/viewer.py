@@ -12,12 +12,13 @@ from PIL import Image
 
 from ppga.analysis.corrected import task_of
 from ppga.archives import Archive
+from ppga.archives.files import ARCHIVED, CORRECTED, WHICH
 from ppga.errors import InputError, told
 from ppga.networks import Network
 from ppga.rendering import Renderer
 from ppga.storage import NumpyArray
 from ppga.viewer.player import Episode, Player
-from ppga.viewer.source import ARCHIVED, CORRECTED, Source, cells_of
+from ppga.viewer.source import Source, cells_of
 from ppga.viewer.stage import Stage, check_slot
 
 FILM_SECONDS, FILM_FRAME, FILM_LONGEST = 4.0, 0.04, 0.08
@@ -168,7 +169,7 @@ class Viewer:
         """What changes by itself: the clock, the archives, what was found."""
         return {
             **(self.stage.clock.told() if self.stage else NO_CLOCK),
-            "versions": {which: self.source.snapshot(which).version for which in (ARCHIVED, CORRECTED)},
+            "versions": {which: self.source.snapshot(which).version for which in WHICH},
             "stage_port": self.stage.port if self.stage else None,
             "problem": self.problem,
         }
@@ -256,6 +257,6 @@ def levels_of(proxies: NumpyArray) -> list[list[float]]:
 
 
 def _which(name: Any) -> str:
-    if name not in (ARCHIVED, CORRECTED):
+    if name not in WHICH:
         raise InputError(f"which archive? {ARCHIVED} or {CORRECTED}, got {name!r}.")
     return str(name)

@@ -37,6 +37,11 @@ def test_a_system_may_be_changed_by_options(tmp_path: Path) -> None:
             system(wrong)
     with pytest.raises(InputError, match="unknown algorithm"):
         plan(["sphere"], ["ppgaa:a=1"], 1, Budget(iterations=1), "smoke", 0, tmp_path)
+    with pytest.raises(InputError, match="sigma0 must be a positive number"):
+        plan(["sphere"], ["ppga:search.sigma0=-1"], 1, Budget(iterations=1), "smoke", 0, tmp_path)
+    for wrong in ("ppga:search.sigma0=x", "ppga:search.sigma=1"):  # seen before anything is run
+        with pytest.raises(SystemExit, match="2"):
+            plan(["sphere"], [wrong], 1, Budget(iterations=1), "smoke", 0, tmp_path)
     made = plan(["sphere"], [name], 1, Budget(iterations=1), "smoke", 0, tmp_path)
     (one,) = made.runs()
     assert one.folder.name == "ppga-cma-es_search.sigma0=3,archive.shape=5_7-0"

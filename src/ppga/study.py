@@ -32,6 +32,7 @@ from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
 from ppga.storage import read_json, write_json, write_text
 from ppga.tasks import TASKS, find
+from ppga.training import check
 
 VARIANTS = {
     "ppga-cma-es": ("ppga", ("--strategy", "cma-es")),
@@ -151,8 +152,9 @@ def plan(
         output,
         files,
     )
-    for name in made.algorithms:
-        system(name)
+    for one in made.runs():
+        if one.seed == 0 and ":" in one.algorithm:  # somebody's own options
+            check(_begin_words(one, made)[1:])
     file = output / "study.json"
     if file.exists() and read_json(file).get("preset") != preset:
         raise InputError(f"{output} holds a study with preset {read_json(file).get('preset')!r}.")
@@ -367,14 +369,18 @@ def _last(folder: RunFolder) -> dict[str, Any] | None:
 
 def _train_words(one: Planned, plan: Plan) -> list[str]:
     """The command that begins a run, or goes on with it."""
-    budget = _budget_words(plan.budget)
+    if not RunFolder(one.folder).config.exists():
+        return _begin_words(one, plan)
     task = plan.files.get(one.task, one.task)
-    if RunFolder(one.folder).config.exists():
-        return ["train", task, "--resume", str(one.folder), *budget]
+    return ["train", task, "--resume", str(one.folder), *_budget_words(plan.budget)]
+
+
+def _begin_words(one: Planned, plan: Plan) -> list[str]:
+    """The command that begins a run."""
     algorithm, options = system(one.algorithm)
     return [
-        "train", task, "--algorithm", algorithm, "--preset", plan.preset, "--seed", str(one.seed),
-        "--output", str(one.folder), *budget, *options,
+        "train", plan.files.get(one.task, one.task), "--algorithm", algorithm, "--preset", plan.preset,
+        "--seed", str(one.seed), "--output", str(one.folder), *_budget_words(plan.budget), *options,
     ]  # fmt: skip
 
 

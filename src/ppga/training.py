@@ -33,13 +33,21 @@ from ppga.tasks import TASKS, find, word_for
 PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
 
-def command(words: Sequence[str], console: Console, known_task: str | None = None) -> Callable[..., None]:
+def check(words: Sequence[str]) -> None:
+    """End as the command would if it cannot be run with these words, and do nothing else."""
+    tyro.cli(command(words, Console(quiet=True), act=False), args=list(words), prog="ppga train")
+
+
+def command(
+    words: Sequence[str], console: Console, known_task: str | None = None, act: bool = True
+) -> Callable[..., None]:
     """The command as a function for tyro, with the defaults of the preset, task or run that the words name.
 
     Args:
         words: of the command line.
         console: to print on.
         known_task: whose defaults to take; guessed from the words if not given.
+        act: whether to run it, not only to look whether that can be done.
     """
     given_preset = _after("--preset", words) or "laptop"
     algorithm = _after("--algorithm", words) or "ppga"
@@ -111,10 +119,13 @@ def command(words: Sequence[str], console: Console, known_task: str | None = Non
         if resume is None:
             task = task if task == "sphere" else find(task)
             if task != guess:  # another word looked like a task
-                tyro.cli(command(words, console, task), args=list(words), prog="ppga train")
+                tyro.cli(command(words, console, task, act), args=list(words), prog="ppga train")
                 return
         choose("preset", preset, PRESETS)
         machine.check_devices()
+        if not act:
+            make_algorithm(task, config)
+            return
         if dry_run or (preset == "paper" and resume is None):
             expected = estimate(make_algorithm(task, config), config, budget)
             if dry_run:

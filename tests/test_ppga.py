@@ -173,18 +173,27 @@ def test_every_other_leg_begins_at_the_best_elite_and_follows_the_reward() -> No
         assert algorithm.step()["iteration"] == iteration
         leg = max(0, iteration - 2) // 3  # the leg that comes next
         assert algorithm.restarts == 2 * leg
-        # of the two restarts at the end of each leg the second counts as even
-        np.testing.assert_array_equal(algorithm.rewarding, [False, leg > 0])
+        # of the two restarts at the end of each leg the first makes an even number of legs
+        np.testing.assert_array_equal(algorithm.rewarding, [leg > 0, False])
         if iteration == 2 + 3 * leg and leg:
             best = algorithm.archives.best_elite()
             assert best["objective"] == algorithm.archives.figures()["best"]
-            np.testing.assert_array_equal(algorithm.problem.solutions(algorithm.search)[1], best["solution"])
+            np.testing.assert_array_equal(algorithm.problem.solutions(algorithm.search)[0], best["solution"])
         if iteration >= 5:
-            np.testing.assert_array_equal(algorithm.walk_weights(mean, 0), mean)
-            np.testing.assert_array_equal(algorithm.walk_weights(mean, 1), [1, 0, 0])
+            np.testing.assert_array_equal(algorithm.walk_weights(mean, 1), mean)
+            np.testing.assert_array_equal(algorithm.walk_weights(mean, 0), [1, 0, 0])
             assert algorithm.walk_updates() == SEARCH.walk_updates, "one of them is not for the reward"
     algorithm.rewarding[:] = True
     assert algorithm.walk_updates() == 7
+
+
+def test_a_leg_for_the_reward_may_be_of_another_length() -> None:
+    algorithm = started(replace(CONFIG, search=replace(SEARCH, leg=4, reward_every=2, reward_leg=2)))
+    rewarding = []
+    for _ in range(14):
+        rewarding.append(bool(algorithm.rewarding[0]))
+        algorithm.step()
+    assert rewarding == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2 + [False] * 2
 
 
 def test_several_search_points_share_the_archive_and_none_else() -> None:

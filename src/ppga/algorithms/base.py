@@ -56,6 +56,7 @@ class SearchConfig:
         leg: iterations after which a search policy is restarted even if it still finds something; 0: never.
         reward_every: every so-manieth leg begins at the best elite and follows the reward alone, with
             `first_updates`, as the beginning does; 0: none.
+        reward_leg: iterations of such a leg; 0: as many as of the others.
         patience: iterations without a new elite after which a search policy is restarted; 0: only when none
             of its branches entered the soft archive, as in the paper.
         restart_at: a random elite, by preference one with empty cells around it (sparse), or one that is good
@@ -88,6 +89,7 @@ class SearchConfig:
     recheck: int = 0
     leg: int = 0
     reward_every: int = 0
+    reward_leg: int = 0
     patience: int = 0
     restart_at: Literal["random", "sparse", "promising"] = "random"
     emitters: int = 1
@@ -104,7 +106,7 @@ class SearchConfig:
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
         for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "recheck",
-                     "leg", "reward_every", "patience"):  # fmt: skip
+                     "leg", "reward_every", "reward_leg", "patience"):  # fmt: skip
             if not 0 <= getattr(self, name) < np.inf:  # NaN is not
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:

@@ -131,11 +131,16 @@ class PPGA(Algorithm):
             for emitter in range(self.config.emitters):
                 self.restart_strategy(emitter)
         for emitter, strategy in enumerate(self.strategies):
-            patience = 0 if self.rewarding[emitter] else self.config.patience
-            tired = 0 < patience <= self.idle[emitter] or 0 < self.config.leg <= self.age[emitter]
-            if stuck[emitter] or tired or strategy.check_stop(improvement[emitter][ranking[emitter]]):
+            if stuck[emitter] or self.tired(emitter) or strategy.check_stop(improvement[emitter][ranking[emitter]]):
                 self.restart(emitter)
         return record
+
+    def tired(self, emitter: int) -> bool:
+        """Whether a search policy has walked for long enough, or found nothing for too long."""
+        config, rewarding = self.config, self.rewarding[emitter]
+        leg = (config.reward_leg if rewarding else 0) or config.leg
+        patience = 0 if rewarding else config.patience
+        return bool(0 < leg <= self.age[emitter] or 0 < patience <= self.idle[emitter])
 
     def step_on(self, branches: NumpyArray, ranking: list[NumpyArray], key: jax.Array) -> Effort:
         """Move the search policies where the archive gains: walk, or step to where the best branches are.
@@ -184,7 +189,7 @@ class PPGA(Algorithm):
         self.restarts += 1
         self.idle[number] = self.age[number] = 0
         every = self.config.reward_every
-        self.rewarding[number] = bool(every) and self.restarts % every == 0
+        self.rewarding[number] = bool(every) and (self.restarts + 1) % every == 0  # the first leg counts
         if not self.archives.result.empty:
             draws = np.random.default_rng([self.seed, self.iteration, number, 1])
             if self.rewarding[number]:

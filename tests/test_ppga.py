@@ -187,13 +187,16 @@ def test_every_other_leg_begins_at_the_best_elite_and_follows_the_reward() -> No
     assert algorithm.walk_updates() == 7
 
 
-def test_a_leg_for_the_reward_may_be_of_another_length() -> None:
-    algorithm = started(replace(CONFIG, search=replace(SEARCH, leg=4, reward_every=2, reward_leg=2)))
-    rewarding = []
-    for _ in range(14):
+def test_the_first_leg_and_those_for_the_reward_may_be_of_other_lengths() -> None:
+    legs = replace(SEARCH, first_leg=5, leg=3, reward_every=3, reward_leg=2)
+    algorithm = started(replace(CONFIG, search=legs))
+    rewarding, restarts = [], []
+    for _ in range(17):
         rewarding.append(bool(algorithm.rewarding[0]))
+        restarts.append(algorithm.restarts)
         algorithm.step()
-    assert rewarding == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2 + [False] * 2
+    assert restarts == [0] * 5 + [1] * 2 + [2] * 3 + [3] * 3 + [4] * 2 + [5] * 2
+    assert rewarding == [number in (1, 4) for number in restarts]
 
 
 def test_several_search_points_share_the_archive_and_none_else() -> None:

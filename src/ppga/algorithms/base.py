@@ -54,8 +54,9 @@ class SearchConfig:
         recheck: elites judged once more in each iteration, those first that were judged by the fewest
             episodes; each goes where it is by the mean of all its episodes. 0: none.
         leg: iterations after which a search policy is restarted even if it still finds something; 0: never.
-        reward_every: every so-manieth leg begins at the best elite and follows the reward alone, with
-            `first_updates`, as the beginning does; 0: none.
+        first_leg: iterations of the first leg, which begins with nothing; 0: as many as of the others.
+        reward_every: the second leg, and every so-manieth after it, begins at the best elite and follows the
+            reward alone, with `first_updates`, as the beginning does; 0: none.
         reward_leg: iterations of such a leg; 0: as many as of the others.
         patience: iterations without a new elite after which a search policy is restarted; 0: only when none
             of its branches entered the soft archive, as in the paper.
@@ -88,6 +89,7 @@ class SearchConfig:
     steady: float = 0.0
     recheck: int = 0
     leg: int = 0
+    first_leg: int = 0
     reward_every: int = 0
     reward_leg: int = 0
     patience: int = 0
@@ -106,15 +108,16 @@ class SearchConfig:
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
         for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "recheck",
-                     "leg", "reward_every", "reward_leg", "patience"):  # fmt: skip
+                     "leg", "first_leg", "reward_every", "reward_leg", "patience"):  # fmt: skip
             if not 0 <= getattr(self, name) < np.inf:  # NaN is not
                 raise InputError(f"{name} must be at least 0, got {getattr(self, name)}.")
         if self.branches < 2:
             raise InputError(
                 f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
             )
-        if self.reward_every and not self.leg:
-            raise InputError("reward_every counts legs: it needs leg, the iterations of one.")
+        for name in ("first_leg", "reward_every"):
+            if getattr(self, name) and not self.leg:
+                raise InputError(f"{name} is about legs: it needs leg, the iterations of one.")
         if self.steady and not self.confirm:
             raise InputError("steady needs confirm: how much measures spread is seen in confirming episodes.")
         for name in ("sigma0", "es_sigma"):

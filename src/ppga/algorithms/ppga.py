@@ -61,7 +61,8 @@ class PPGA(Algorithm):
         ]
         # iterations since each emitter gave a new elite, and since it began
         self.idle = np.zeros(self.config.emitters, np.int64)
-        self.age = np.zeros(self.config.emitters, np.int64)
+        younger = self.config.leg - (self.config.first_leg or self.config.leg)
+        self.age = np.full(self.config.emitters, younger, np.int64)
         # whether each follows the reward alone in this leg
         self.rewarding = np.zeros(self.config.emitters, bool)
         for emitter in range(self.config.emitters):
@@ -131,7 +132,8 @@ class PPGA(Algorithm):
             for emitter in range(self.config.emitters):
                 self.restart_strategy(emitter)
         for emitter, strategy in enumerate(self.strategies):
-            if stuck[emitter] or self.tired(emitter) or strategy.check_stop(improvement[emitter][ranking[emitter]]):
+            done = strategy.check_stop(improvement[emitter][ranking[emitter]])
+            if stuck[emitter] or done or self.tired(emitter):
                 self.restart(emitter)
         return record
 
@@ -189,7 +191,7 @@ class PPGA(Algorithm):
         self.restarts += 1
         self.idle[number] = self.age[number] = 0
         every = self.config.reward_every
-        self.rewarding[number] = bool(every) and (self.restarts + 1) % every == 0  # the first leg counts
+        self.rewarding[number] = bool(every) and self.restarts % every == 1 % every
         if not self.archives.result.empty:
             draws = np.random.default_rng([self.seed, self.iteration, number, 1])
             if self.rewarding[number]:

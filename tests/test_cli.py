@@ -35,7 +35,7 @@ def test_algorithms_are_listed_with_their_references() -> None:
 @pytest.mark.parametrize("size", ["smoke", pytest.param("laptop", marks=pytest.mark.long)])
 def test_demo_trains_and_shows_gaits(size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ended after one iteration by its budget, it has everything to show but walking."""
-    monkeypatch.setattr(demo, "preset", lambda _, task, minutes: ppga.preset(size, task, minutes=minutes))
+    monkeypatch.setattr(demo, "preset", lambda _, task: ppga.preset(size, task))
     result = command("demo", "--task", "hopper", "--minutes", "0.01", folder=tmp_path)
     assert result.returncode == 0, result.stderr
     for words in ("the best: reward", "little foot", "cells", "QD-score", "ppga train --resume"):

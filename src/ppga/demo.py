@@ -18,7 +18,7 @@ STRIP = 60
 
 def run(task: str, minutes: float, seed: int, display: Display) -> Outcome:
     """Train with the laptop preset."""
-    config, _ = preset("laptop", task, minutes=minutes)
+    config, _ = preset("laptop", task)
     output = Path("runs") / f"demo-{task}-{datetime.now():%Y%m%d-%H%M%S}"
     return train(
         task, replace(config, seed=seed), budget=Budget(minutes=minutes), output=output, display=display

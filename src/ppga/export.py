@@ -144,10 +144,10 @@ def _preset(folder: "RunFolder") -> dict[str, Any]:
     from ppga.runs import PRESETS, preset
     from ppga.runs.config import differences
 
-    task, config, budget = folder.read()
+    task, config, _ = folder.read()
     changes = {}
     for name in PRESETS:
-        plain, _ = preset(name, task, config.algorithm, budget.minutes)
+        plain, _ = preset(name, task, config.algorithm)
         changes[name] = {
             option: value
             for option, _, value in differences(plain, config)

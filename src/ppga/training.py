@@ -60,7 +60,7 @@ def command(
         old_task, defaults, default_budget = RunFolder(Path(old_run)).read()
     else:
         old_task = None
-        defaults, default_budget = preset(given_preset, guess, algorithm, _minutes(words))
+        defaults, default_budget = preset(given_preset, guess, algorithm)
 
     def run(
         task: Annotated[Positional[str | None], tyro.conf.arg(metavar="TASK")] = None,
@@ -211,14 +211,6 @@ def _meeting(words: Sequence[str]) -> Cluster:
     counts = [_after(option, words) for option in ("--workers", "--rank")]
     workers, rank = (int(word) if word and word.isdigit() else None for word in counts)
     return Cluster(_after("--address", words), workers, rank)
-
-
-def _minutes(words: Sequence[str]) -> float | None:
-    """The minutes given, if they are a number."""
-    try:
-        return float(_after("--minutes", words) or "")
-    except ValueError:
-        return None
 
 
 def _check_resumed(

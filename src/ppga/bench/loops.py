@@ -19,7 +19,7 @@ from ppga.tasks import find
 
 def ours(algorithm: str, name: str, settings: str, tell: Tell, minutes: float) -> Archive:
     """An algorithm of ours, with the settings that its users get; nothing is written, as in other loops."""
-    config, _ = preset(settings, name, algorithm, minutes)
+    config, _ = preset(settings, name, algorithm)
 
     def watch(iteration: Iteration) -> None:
         told = iteration.record

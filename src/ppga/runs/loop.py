@@ -116,7 +116,7 @@ def train(
         task = find(task)
     name = task_name(task)
     about = task if isinstance(task, str | Environment) else name
-    default_config, default_budget = preset("laptop", about, minutes=budget.minutes if budget else None)
+    default_config, default_budget = preset("laptop", about)
     config, budget = config or default_config, budget or default_budget
     budget.check()
     if config.cluster == "jax":

@@ -21,16 +21,13 @@ PRESETS = {
 }
 
 
-def preset(
-    name: str, task: str | Environment, algorithm: str = "ppga", minutes: float | None = None
-) -> tuple[PPGAConfig, Budget]:
+def preset(name: str, task: str | Environment, algorithm: str = "ppga") -> tuple[PPGAConfig, Budget]:
     """Config and budget of a preset.
 
     Args:
         name: of the preset.
         task: its name, FILE.py:NAME, or itself.
         algorithm: its name.
-        minutes: that there are, if known; in few, PPGA spreads out sooner.
     """
     choose("preset", name, PRESETS)
     choose("algorithm", algorithm, ALGORITHMS)
@@ -42,16 +39,12 @@ def preset(
     if name == "paper":
         config = config if known in TUNED else _untuned(config, task)
         return _paper_other(config, known), budget if algorithm in LIKE_PPGA else Budget(evaluations=600_000)
-    if minutes is not None and minutes < SHORT:
-        config = replace(config, search=replace(config.search, reward_first=6, first_updates=20))
     config = _laptop_other(config)
     if name == "smoke":
         config = _small(config)
     return config if known in TUNED else _untuned(config, task), budget
 
 
-SHORT = 15.0
-"""Minutes that are too few for a champion: the beginning, for the reward alone, takes a minute then."""
 TUNED = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid", "humanoid-full", "sphere")
 """Tasks that the settings below were found with."""
 LIKE_PPGA = ("ppga", "ppga-no-measures", "ppo", "ppo-archive", "td3ga")
@@ -84,31 +77,29 @@ def _laptop_other(config: PPGAConfig) -> PPGAConfig:
         config = replace(config, archive=replace(config.archive, alpha=1.0, threshold_min=None))
     if "td3" in ALGORITHMS[name].sections:
         # where simulating is slow, learning more from what was seen pays: 10 times the critic steps, at the
-        # rate of TD3's authors, and fewer policies that play one episode each
+        # rate of TD3's authors, and fewer policies
         td3 = TD3Config(critic_steps=3000, critic_rate=1e-3, actor_rate=1e-3)
         config = replace(config, td3=td3)
     if name in ("pga-me", "qdpg"):
         share = 0.67 if name == "qdpg" else 0.5  # a third each: quality, diversity, iso+line
-        config = replace(config, search=replace(search, branches=32, episodes=1, gradient_share=share))
+        config = replace(config, search=replace(search, branches=32, gradient_share=share))
     if name == "cma-maega-td3-es":
-        few = replace(search, sigma0=1.0, branches=32, episodes=1, es_samples=32)
+        few = replace(search, sigma0=1.0, branches=32, es_samples=32)
         config = replace(config, search=few)
     if name == "sep-cma-mae":
-        config = replace(config, search=replace(search, sigma0=0.02, emitters=2, branches=64, episodes=1))
-    if name == "map-elites":
-        config = replace(config, search=replace(search, episodes=1))
-    if name == "td3ga":  # steps of 256 transitions, not of 48,000, and so more of them
-        updates = replace(search, jacobian_updates=400, walk_updates=400, first_updates=6000)
+        config = replace(config, search=replace(search, sigma0=0.02, emitters=2, branches=64))
+    if name == "td3ga":  # steps of 256 transitions, not of 48,000, and so more of them; critics learn first
+        updates = replace(search, jacobian_updates=400, walk_updates=400, first_updates=6000, reward_first=8)
         config = replace(config, search=updates)
     if name in ("ppo", "ppo-archive"):
         config = replace(config, search=replace(search, walk_updates=20, first_updates=0))
     if name == "ppga-no-measures":  # nothing but the reward steers it from the beginning
-        up = replace(search, reward_first=0, walk_updates=20, first_updates=0, clip_objective=True)
+        up = replace(search, walk_updates=20, first_updates=0, clip_objective=True)
         config = replace(config, search=up)
     if name == "pbt-me-sac":
         config = replace(
             config,
-            search=replace(search, branches=32, episodes=1),
+            search=replace(search, branches=32),
             # as many gradient steps as two cores can do, and discounts and rates that are known to work
             sac=SACConfig(
                 population=4,
@@ -159,20 +150,22 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
     config = PPGAConfig(
         search=SearchConfig(
             branches=64,  # 300 in the paper: a judgement should take no longer than a walk
-            episodes=2,  # 10: cheap first looks, and
-            # a second one for what would become an elite; of ant's, which has 10,000 cells, that is everyone
+            episodes=1,  # 10: a cheap first look, and
+            # a second one at what would become an elite; of ant's, which has 10,000 cells, that is everyone
             confirm={"ant": 4}.get(task, 8),
             # what runs today and rolls tomorrow belongs in no cell; of ants, hardly one would be left
             steady={"ant": 0.0}.get(task, 0.07),
             recheck=4,  # and another every now and then, so that none owes its cell to luck
             jacobian_updates=5,  # 10: the paper finds (5, 10) as good as (10, 10)
-            reward_first=8,  # 0: a runner's branches are worth more than a fallen robot's
-            first_updates=60,  # few and long: while the search policy only runs faster, the map hardly grows
             walk_updates=5,  # 10: longer walks fall off cliffs, from running to standing
+            reward_share=1.0,  # 0: in cells where little is to be won little can be lost, and xNES goes there
             sigma0=2.0,
-            leg=8,  # xNES narrows, and with a soft archive hardly ever gets stuck: begin again, and
-            # where there is something to find; in ant's 10,000 cells that is everywhere, so at a good one
-            restart_at="promising" if task == "ant" else "sparse",
+            first_leg=30,  # 0, no end: most of the map is found while the first search policy learns to run.
+            leg=12,  # 0: then xNES narrows, and hardly ever gets stuck: begin again, at a good elite with
+            restart_at="promising",  # empty cells around it (a random one), and
+            reward_every=4,  # 0: now and then at the best one, to make a champion of it,
+            reward_leg=8,  # in few and long walks: while the search policy only runs faster,
+            first_updates=60,  # the map hardly grows
         ),
         ppo=PPOConfig(
             environments={"ant": 200}.get(task, 192),  # 3,000; ant's are shared by 5 agents

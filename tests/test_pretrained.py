@@ -231,7 +231,10 @@ def test_a_run_becomes_a_small_archive_that_tells_how_it_was_made(run: Path, tmp
     assert told["run"]["machine"]["versions"]["ppga"] == ppga.__version__
     assert told["run"]["preset"] == "smoke"
     assert told["run"]["changed"] == {"simulation.episode_length": 30}
+    assert "system" not in told["run"]["machine"]
     assert told["run"]["wall_time"] > 0
+    assert told["run"]["env_steps"] > 0
+    assert told["run"]["iteration"] == 1
 
 
 def test_which_archive_is_taken_can_be_said(run: Path, tmp_path: Path) -> None:

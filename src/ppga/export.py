@@ -23,6 +23,8 @@ TRIED = 256
 """Random observations that a file must answer as the policy does, before it is written."""
 NEAR = 1e-4
 """How far the answers may be apart, in units of the control range."""
+TOLD = ("cpu", "cores", "devices", "python", "versions")
+"""What an archive that travels says of the machine it was made on."""
 OPSET = 17
 
 
@@ -131,10 +133,13 @@ def _origin(source: Path) -> dict[str, Any]:
     if source.parent == folder.archive.parent and folder.config.is_file():
         told = read_json(folder.config)
         lines = list(read_lines(folder.metrics)) if folder.metrics.is_file() else []
+        last = lines[-1] if lines else {}
+        machine = told.get("machine") or {}
         found["run"] = {
-            **{name: told.get(name) for name in ("config", "budget", "begun", "machine", "commit")},
+            **{name: told.get(name) for name in ("config", "budget", "begun", "commit")},
             **_preset(folder),
-            "wall_time": lines[-1].get("wall_time") if lines else None,
+            "machine": {name: machine[name] for name in TOLD if name in machine},
+            **{name: last.get(name) for name in ("wall_time", "iteration", "env_steps", "evaluations")},
         }
     return found
 

@@ -163,7 +163,7 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             first_leg=30,  # 0, no end: most of the map is found while the first search policy learns to run.
             leg=12,  # 0: then xNES narrows, and hardly ever gets stuck: begin again, at a good elite with
             restart_at="promising",  # empty cells around it (a random one), and
-            reward_every=4,  # 0: now and then at the best one, to make a champion of it,
+            reward_every=3,  # 0: now and then at the best one, to make a champion of it,
             reward_leg=8,  # in few and long walks: while the search policy only runs faster,
             first_updates=60,  # the map hardly grows
         ),

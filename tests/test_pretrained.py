@@ -11,6 +11,7 @@ import safetensors.numpy
 from ribs.archives import GridArchive
 
 import ppga
+from ppga.analysis.corrected import evaluate
 from ppga.analysis.report import summary
 from ppga.analysis.runs import read_run
 from ppga.archives import Archive, load_archive, shipped
@@ -390,3 +391,16 @@ def test_what_comes_with_the_package_is_whole() -> None:
         task = ppga.make_task(name)
         action = archive.policy(archive.best())(np.zeros(task.observation_size))
         assert action.shape == (task.action_size,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "hopper" else pytest.param(name, marks=pytest.mark.long) for name in shipped.names()],
+)
+def test_what_comes_with_the_package_walks_as_its_file_says(name: str) -> None:
+    """The best elite of each in new episodes, by the physics that is installed here."""
+    archive = ppga.pretrained(name)
+    champion = archive.only(archive.best())
+    found = evaluate(champion, episodes=8, seed=12345)
+    assert found.objective[0] > 0.85 * found.claimed_objective[0]
+    np.testing.assert_allclose(found.measures, found.claimed_measures, atol=0.1)

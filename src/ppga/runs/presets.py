@@ -158,8 +158,8 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             walk_updates=5,  # 10: longer walks fall off cliffs, from running to standing
             reward_share=1.0,  # 0: in cells where little is to be won little can be lost, and xNES goes there
             sigma0=2.0,
-            # 0: humanoids need to stay upright first; with measures in the walk, they do not learn to
-            reward_first=8 if task.startswith("humanoid") else 0,
+            # 0: where falling ends it, staying upright comes first, or nobody learns it; halfcheetahs go on
+            reward_first={"halfcheetah": 0, "humanoid": 8, "humanoid-full": 8}.get(task, 2),
             first_leg=30,  # 0, no end: most of the map is found while the first search policy learns to run.
             leg=12,  # 0: then xNES narrows, and hardly ever gets stuck: begin again, at a good elite with
             restart_at="promising",  # empty cells around it (a random one), and
@@ -193,6 +193,7 @@ def _laptop(task: str) -> tuple[PPGAConfig, Budget]:
             leg=0,  # nearly all is empty around every elite: there is nowhere better to begin again
             first_leg=0,
             reward_every=0,
+            reward_first=0,  # with such a share of it
         )
         config = replace(config, search=search, ppo=replace(config.ppo, environments=200))  # of five agents
     return config, Budget(minutes=30.0)

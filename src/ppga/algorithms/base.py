@@ -53,7 +53,8 @@ class SearchConfig:
             units of their ranges): what differs from day to day belongs in no cell; 0: any distance.
         recheck: elites judged once more in each iteration, those first that were judged by the fewest
             episodes; each goes where it is by the mean of all its episodes. 0: none.
-        leg: iterations after which a search policy is restarted even if it still finds something; 0: never.
+        leg: iterations after which a search policy is restarted even if it still finds something; 0: never,
+            whatever `first_leg` says.
         first_leg: iterations of the first leg, which begins with nothing; 0: as many as of the others.
         reward_every: the second leg, and every so-manieth after it, begins at the best elite and follows the
             reward alone, with `first_updates`, as the beginning does; 0: none.
@@ -115,9 +116,6 @@ class SearchConfig:
             raise InputError(
                 f"branches must be at least 2, so that xNES has something to rank; got {self.branches}."
             )
-        for name in ("first_leg", "reward_every"):
-            if getattr(self, name) and not self.leg:
-                raise InputError(f"{name} is about legs: it needs leg, the iterations of one.")
         if self.steady and not self.confirm:
             raise InputError("steady needs confirm: how much measures spread is seen in confirming episodes.")
         for name in ("sigma0", "es_sigma"):

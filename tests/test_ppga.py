@@ -173,7 +173,7 @@ def test_every_other_leg_begins_at_the_best_elite_and_follows_the_reward() -> No
         assert algorithm.step()["iteration"] == iteration
         leg = max(0, iteration - 2) // 3  # the leg that comes next
         assert algorithm.restarts == 2 * leg
-        # of the two restarts at the end of each leg the first makes an even number of legs
+        # of the two restarts at the end of each leg the first is an odd one: legs for the reward are 2, 4, 6
         np.testing.assert_array_equal(algorithm.rewarding, [leg > 0, False])
         if iteration == 2 + 3 * leg and leg:
             best = algorithm.archives.best_elite()

@@ -59,10 +59,11 @@ class PPGA(Algorithm):
             )
             for i in range(self.config.emitters)
         ]
-        # iterations since each emitter gave a new elite, and since it began
+        # iterations since each emitter gave a new elite, and since its leg began; a longer first leg is one
+        # that begins before 0
         self.idle = np.zeros(self.config.emitters, np.int64)
-        younger = self.config.leg - (self.config.first_leg or self.config.leg)
-        self.age = np.full(self.config.emitters, younger, np.int64)
+        begin = self.config.leg - (self.config.first_leg or self.config.leg)
+        self.age = np.full(self.config.emitters, begin, np.int64)
         # whether each follows the reward alone in this leg
         self.rewarding = np.zeros(self.config.emitters, bool)
         for emitter in range(self.config.emitters):

@@ -32,6 +32,9 @@ def test_a_system_may_be_changed_by_options(tmp_path: Path) -> None:
     name = "ppga-cma-es:search.sigma0=3,archive.shape=5 7"
     words = ("--strategy", "cma-es", "--label", name, "--search.sigma0", "3", "--archive.shape", "5", "7")
     assert system(name) == ("ppga", words)
+    for value, switch in (("true", "--ppo.fresh-adam"), ("False", "--ppo.no-fresh-adam")):
+        assert system(f"ppga:ppo.fresh-adam={value}")[1][2:] == (switch,)
+        plan(["sphere"], [f"ppga:ppo.fresh-adam={value}"], 1, Budget(iterations=1), "smoke", 0, tmp_path)
     for wrong in ("ppga:sigma0", "ppga:=3", "ppga:search.sigma0="):
         with pytest.raises(InputError, match="ALGORITHM:OPTION=VALUE"):
             system(wrong)

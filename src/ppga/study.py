@@ -39,7 +39,7 @@ VARIANTS = {
     "ppga-recombination": ("ppga", ("--step", "recombination")),
 }
 """Names for ways to run an algorithm: which one, and with what options. Any other way is written
-ALGORITHM:OPTION=VALUE,OPTION=VALUE, as in "ppga:search.sigma0=1,archive.shape=50 50"."""
+ALGORITHM:OPTION=VALUE,OPTION=VALUE, as in "ppga:search.sigma0=1,archive.shape=50 50,ppo.fresh-adam=true"."""
 SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
 """What `all` means: every system of the paper, and MAP-Elites."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
@@ -106,7 +106,11 @@ def system(name: str) -> tuple[str, tuple[str, ...]]:
         option, equals, value = change.partition("=")
         if not (option and equals and value.split()):
             raise InputError(f"a system is ALGORITHM or ALGORITHM:OPTION=VALUE,OPTION=VALUE, got {name!r}.")
-        words += [f"--{option}", *value.split()]
+        if value.lower() in ("true", "false"):  # a switch has a name for each
+            section, dot, switch = option.rpartition(".")
+            words.append(f"--{section}{dot}{'' if value.lower() == 'true' else 'no-'}{switch}")
+        else:
+            words += [f"--{option}", *value.split()]
     algorithm, options = VARIANTS.get(algorithm, (algorithm, ()))
     return algorithm, (*options, *words)
 

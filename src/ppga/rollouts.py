@@ -101,7 +101,7 @@ def play(
         key: one for all episodes, or (n,), one for each; `act` gets the like.
         n: how many.
         playing: (n,) bool, which of them are played at all; the others score 0 in 0 steps.
-        every: return the transitions of the first episode and of every so-manieth after it; 0 for none.
+        every: return the transitions of the first episode, and of each that is so many after it; 0 for none.
     """
     start_key, act_key = _split(key)
     state = task.reset(start_key, n)

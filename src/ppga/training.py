@@ -30,8 +30,6 @@ from ppga.runs.folder import RunFolder
 from ppga.runs.loop import check_known, make_algorithm
 from ppga.tasks import TASKS, find, word_for
 
-PRESET_LINES = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
-
 
 def check(words: Sequence[str]) -> None:
     """End as the command would if it cannot be run with these words, and do nothing else."""
@@ -89,7 +87,8 @@ def command(
                 As an option: --task FILE.py:CLASS.
             preset: settings to begin with: laptop, paper or smoke.
             iterations: end after that many iterations.
-            minutes: end after that many minutes of wall time.
+            minutes: end after that many minutes of wall time, those before a --resume included. Without any
+                of these four: the preset's, 30 minutes for laptop, days for paper, 2 iterations for smoke.
             env_steps: end after that many control steps, learning and judging.
             evaluations: end after that many judged policies.
             output: the run's folder; runs/TASK-ALGORITHM-TIME by default.
@@ -264,7 +263,7 @@ def _show_plan(console: Console, task: str, config: PPGAConfig, budget: Budget, 
     rows("budget.", budget)
     table.add_section()
     table.add_row("numbers in a policy", f"{expected.parameters:,}")
-    table.add_row("control steps an iteration", f"{expected.iteration_steps:,} at most")
+    table.add_row("control steps an iteration", f"about {expected.iteration_steps:,}")
     table.add_row("memory, archives full", f"{expected.archive_bytes / 2**20:,.0f} MiB")
     table.add_row("memory, learning", f"{expected.learning_bytes / 2**20:,.0f} MiB")
     iterations = "not known" if expected.iterations is None else f"{expected.iterations:,}"

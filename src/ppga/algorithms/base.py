@@ -56,7 +56,7 @@ class SearchConfig:
         leg: iterations after which a search policy is restarted even if it still finds something; 0: never,
             whatever `first_leg` says.
         first_leg: iterations of the first leg, which begins with nothing; 0: as many as of the others.
-        reward_every: the second leg, and every so-manieth after it, begins at the best elite and follows the
+        reward_every: the second leg, and every N-th after it, begins at the best elite and follows the
             reward alone, with `first_updates`, as the beginning does; 0: none.
         reward_leg: iterations of such a leg; 0: as many as of the others.
         patience: iterations without a new elite after which a search policy is restarted; 0: only when none

@@ -61,7 +61,7 @@ def bench(
             beside the bare library), vppo (training and judging steps/s beside what physics and updates alone
             would allow), iteration (what PPGA spends on anything but simulating and learning), view (how long
             a click in the viewer takes), memory (of full archives), race (time to a QD-score, beside loops of
-            QDax and pyribs), scale (how far Ray's workers carry); or all but the last, in a quarter of an
+            QDax and pyribs), scale (speed with more workers of Ray); or all but the last, in a quarter of an
             hour.
         task: a task, or all; by default walker2d for all, start and race, and every task for the others.
         preset: settings of vppo, iteration, scale, memory and race.

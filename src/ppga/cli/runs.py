@@ -98,8 +98,9 @@ def study(
 
     Args:
         tasks: robots, see `ppga tasks`; or all.
-        algorithms: see `ppga algorithms`; ppga-cma-es and ppga-recombination too; ALGORITHM:OPTION=VALUE with
-            any options of `ppga train`; or all.
+        algorithms: see `ppga algorithms`; ppga-cma-es and ppga-recombination too;
+            ALGORITHM:OPTION=VALUE,OPTION=VALUE with any options of `ppga train`, switches as OPTION=true or
+            false; or all.
         seeds: how many, from 0.
         minutes: of each run; 10 if no budget is given.
         env_steps: of each run, in control steps.

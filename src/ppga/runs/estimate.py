@@ -21,8 +21,9 @@ class Estimate:
 
     Attributes:
         parameters: numbers in a policy.
-        iteration_steps: control steps in an iteration, at most (episodes may end early).
-        iteration_seconds: at most, from a second's measurement; None for problems that are not simulated.
+        iteration_steps: control steps in an iteration whose episodes go on to the end; walks for the reward
+            may take more.
+        iteration_seconds: of these, from a second's measurement; None for problems that are not simulated.
         iterations: how many the budget allows at that speed; None if that is unknown.
         seconds: how long they take.
         archive_bytes: of the archives when every cell is filled.

@@ -154,7 +154,7 @@ def resume(
     display: Display | None = None,
     cluster: Cluster | None = None,
 ) -> Outcome:
-    """Continue a run where its newest whole checkpoint left it, bit by bit as if it had never stopped.
+    """Continue a run where its newest whole checkpoint left it, bit for bit as if it had never stopped.
 
     Args:
         run: its folder.

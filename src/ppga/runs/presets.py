@@ -73,9 +73,9 @@ def _untuned(config: PPGAConfig, task: str | Environment) -> PPGAConfig:
 def _laptop_other(config: PPGAConfig) -> PPGAConfig:
     """What the other algorithms need otherwise."""
     search, name = config.search, config.algorithm
-    if not (ALGORITHMS[name].soft or ALGORITHMS[name].gradients):
-        # what they vary comes from the archive itself: where only what never stumbles may enter, nothing gets
-        # going, and what entered by luck leads astray; so some confirming, and no more
+    if not ALGORITHMS[name].gradients:
+        # where only what never stumbles may enter, those that vary elites do not get going, and others keep
+        # less of what they find; what enters by luck alone leads astray: so some confirming, and no more
         search = replace(search, confirm=4, steady=0.0)
         config = replace(config, search=search)
     if not ALGORITHMS[name].soft:

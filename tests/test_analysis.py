@@ -103,6 +103,7 @@ def test_the_corrected_archive_of_deterministic_policies_is_the_archive(task: Sa
     np.testing.assert_array_equal(again.elites["index"], archive.elites["index"])
     np.testing.assert_allclose(again.elites["objective"], archive.elites["objective"], rtol=1e-3)
     np.testing.assert_array_equal(again.elites["solution"], archive.elites["solution"])
+    np.testing.assert_array_equal(again.elites["episodes"], 2)
     np.testing.assert_allclose(evaluation.objective_spread, 0, atol=1e-3)
     np.testing.assert_allclose(evaluation.moved, 0, atol=1e-5)
     assert seen[-1] == (len(archive), len(archive))
@@ -110,6 +111,15 @@ def test_the_corrected_archive_of_deterministic_policies_is_the_archive(task: Sa
     assert figures["stayed_in_cell"] == 1
     assert figures["coverage"] == archive.coverage
     assert figures["qd_score"] == pytest.approx(archive.qd_score, rel=1e-3)
+
+
+def test_policies_that_were_judged_with_their_noise_are_judged_with_it_again(
+    task: Same, archive: Archive
+) -> None:
+    assert archive.description["judge"] == "mean"
+    noisy = Archive(archive.description | {"judge": "sample"}, archive.elites)
+    spread = corrected.evaluate(noisy, 3, task=task).objective_spread
+    assert (spread > 1e-2).all(), "the same start, another way"
 
 
 def test_policies_that_land_in_one_cell_leave_the_best(task: Same, archive: Archive) -> None:

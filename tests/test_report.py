@@ -1,4 +1,5 @@
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ppga.analysis import plots, report
 from ppga.analysis.runs import read_run
 from ppga.archives import Archive, maps
 from ppga.errors import InputError
+from ppga.storage import write_json
 
 CONFIG = ppga.PPGAConfig(
     search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
@@ -43,13 +45,13 @@ def test_the_page_needs_nothing_from_outside_and_says_what_is_missing(
     for name in (
         "sphere-qd_score-evaluations",
         "sphere-ccdf",
-        "seed-0-heatmap",
-        "seed-1-path",
-        "seed-0-xnes",
+        "sphere-seed-0-heatmap",
+        "sphere-seed-1-path",
+        "sphere-seed-0-xnes",
     ):
         assert name in drawn
     moving = {file.stem for file in (tmp_path / "out" / "figures").glob("*.gif")}
-    assert moving == {"seed-0-growth", "seed-1-growth"}
+    assert moving == {"sphere-seed-0-growth", "sphere-seed-1-growth"}
     assert text.count("<figure>") == len(drawn) + len(moving)
 
 
@@ -75,6 +77,36 @@ def test_the_table_has_means_and_intervals(runs: list[Path]) -> None:
     assert row["QD-score"].startswith(f"{np.mean(last):,.0f} [")
     assert row["corrected QD-score"] == "not known"
     assert row["paper (other physics)"] == ""
+
+
+def test_corrected_figures_from_before_a_run_went_on_are_left_out(runs: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(runs[0], folder)
+    place = folder / "archive"
+    archive = ppga.load_archive(folder)
+    write_json(place / "evaluation.json", {"episodes": 2})
+    archive.save(place / "corrected.safetensors")
+    run = read_run(folder)
+    assert run.corrected is not None
+    assert run.evaluation == {"episodes": 2}
+    earlier = replace(archive, description=archive.description | {"iteration": 3})
+    earlier.save(place / "corrected.safetensors")
+    run = read_run(folder)
+    assert run.corrected is None
+    assert run.evaluation is None
+
+
+def test_what_runs_do_not_have_in_common_is_told(runs: list[Path], tmp_path: Path) -> None:
+    config = replace(CONFIG, search=replace(CONFIG.search, sigma0=4.0))
+    ppga.train("sphere", config, budget=ppga.Budget(iterations=1), output=tmp_path / "other")
+    text = report.report([*runs, tmp_path / "other"], tmp_path / "odd", ["a word besides"]).read_text()
+    assert "ppga on sphere: not seeds of the same, search.sigma0 is 5.0 or 4.0." in text
+    assert "ppga on sphere: a seed is there more than once" in text
+    assert "a word besides" in text
+    assert text.count("not seeds of the same") == 1
+    alike = report.report(runs, tmp_path / "alike").read_text()
+    assert "not seeds of the same" not in alike
+    assert "more than once" not in alike
 
 
 def test_nothing_to_report_is_told(tmp_path: Path) -> None:
@@ -103,6 +135,23 @@ def test_archives_are_compared_cell_by_cell() -> None:
     assert list(values) == [3.0, -2.0]
     assert list(first) == [0]
     assert list(second) == [2]
+
+
+def test_a_difference_is_drawn_where_the_cells_are() -> None:
+    one, other = archive([0, 1, 3], [1.0, 2.0, 3.0]), archive([1, 2, 3], [5.0, 0.0, 1.0])
+    centroids = np.array([[0.1, 0.9], [0.2, 0.3], [0.6, 0.5], [0.8, 0.7]])
+    axes = plots.difference(replace(one, centroids=centroids), replace(other, centroids=centroids))
+    drawn = [np.asarray(each.get_offsets()) for each in axes.collections]
+    for points, cells in zip(drawn, ([1, 3], [0], [2]), strict=True):
+        np.testing.assert_allclose(points, centroids[cells])
+    axes = plots.difference(one, other)
+    shown = axes.get_images()[0].get_array()
+    assert shown is not None
+    values = np.ma.filled(shown, np.nan)
+    np.testing.assert_array_equal(values, [[3.0, -2.0], [np.nan, np.nan]])  # the second measure upwards
+    marks = [np.asarray(each.get_offsets()) for each in axes.collections]
+    np.testing.assert_allclose(marks[0], [[0.25, 0.25]])
+    np.testing.assert_allclose(marks[1], [[0.75, 0.25]])
 
 
 def test_maps_share_their_colours_and_show_empty_cells_apart() -> None:

@@ -28,6 +28,18 @@ def test_every_experiment_can_be_planned(scale: str, tmp_path: Path) -> None:
         planned("fig-44", scale)
 
 
+def test_budgets_are_those_of_the_paper_and_in_proportion(tmp_path: Path) -> None:
+    usual, longer = (planned(name, "laptop", output=tmp_path) for name in ("fig-3", "longer"))
+    assert longer.budget.minutes == 2 * (usual.budget.minutes or 0)
+    assert {one.folder for one in longer.runs()}.isdisjoint(one.folder for one in usual.runs())
+    paper = planned("all-systems", "paper", output=tmp_path)
+    budgets = {one.algorithm: paper.budget_of(one) for one in paper.runs()}
+    for name in ("ppga", "ppo-archive", "td3ga"):
+        assert budgets[name] == Budget(evaluations=600_000, iterations=2000)
+    for name in ("pga-me", "map-elites"):
+        assert budgets[name] == Budget(evaluations=600_000)
+
+
 def test_a_system_may_be_changed_by_options(tmp_path: Path) -> None:
     name = "ppga-cma-es:search.sigma0=3,archive.shape=5 7"
     words = ("--strategy", "cma-es", "--label", name, "--search.sigma0", "3", "--archive.shape", "5", "7")

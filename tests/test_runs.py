@@ -117,6 +117,22 @@ def test_a_run_can_begin_with_the_elites_of_another(tmp_path: Path) -> None:
     assert second.record["search_objective"][0] == pytest.approx(best["objective"], rel=1e-5)
 
 
+def test_by_how_many_episodes_elites_were_judged_is_not_forgotten(tmp_path: Path) -> None:
+    first = ppga.train("sphere", CONFIG, budget=Budget(iterations=3)).archive
+    known = {**first.elites, "episodes": np.arange(2, 2 + len(first), dtype=np.int32)}
+    replace(first, elites=known).save(tmp_path / "known.safetensors")
+    config = replace(CONFIG, init_from=str(tmp_path / "known.safetensors"), seed=5)
+    second = ppga.train("sphere", config, budget=Budget(iterations=1)).archive
+    then = dict(zip(first.elites["objective"], known["episodes"], strict=True))
+    kept = [
+        (then[objective], episodes)
+        for objective, episodes in zip(second.elites["objective"], second.elites["episodes"], strict=True)
+        if objective in then
+    ]
+    assert kept
+    assert all(before == now for before, now in kept)
+
+
 class StillMaze(PointMaze):
     """Every episode begins alike, so that a policy's score is one number."""
 

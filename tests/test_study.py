@@ -48,6 +48,7 @@ def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(study: Stu
     assert "1 of them are done already" in again.stdout
     assert "1 of 1: ppga-cma-es on sphere, seed 0" in again.stdout
     assert metrics.read_bytes() == before
+    assert "longer than asked" not in again.stdout
     runs = sorted(folder.glob("sphere/*"))
     assert [run.name for run in runs] == ["map-elites-0", "ppga-cma-es-0"]
     assert [read_run(run).algorithm for run in runs] == ["map-elites", "ppga-cma-es"]
@@ -59,6 +60,9 @@ def test_a_study_runs_the_grid_skips_what_is_done_and_can_be_extended(study: Stu
     other = study(folder, "--algorithms", "map-elites", "--evaluations", "80", "--preset", "laptop")
     assert other.returncode == 2
     assert "holds a study with preset 'smoke'" in other.stderr
+    fewer = study(folder, "--algorithms", "map-elites", "--evaluations", "20")
+    assert f"{folder}/sphere/map-elites-0 has gone on for longer than asked." in fewer.stdout
+    assert metrics.read_bytes() == before
 
 
 def test_a_run_that_fails_does_not_take_the_others_with_it(study: Study, tmp_path: Path) -> None:
@@ -139,6 +143,15 @@ def test_a_task_in_a_file_is_given_by_its_file_to_every_process(tmp_path: Path) 
     RunFolder(arm.folder).create("arm", PPGAConfig(), Budget(iterations=1), {})
     assert _train_words(arm, made)[:4] == ["train", word, "--resume", str(arm.folder)]
     del TASKS["arm"]
+
+
+@pytest.mark.parametrize(("ends", "told"), [(0, 0), (2, 2), (-signal.SIGTERM, 143)])
+def test_a_signal_is_told_as_shells_do(
+    ends: int, told: int, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ppga.study._call", lambda _: ends)
+    words = ("--algorithms", "map-elites", "--evaluations", "40", "--only", "0")
+    assert study(tmp_path / "study", *words).returncode == told
 
 
 def test_all_means_every_system_of_the_paper(tmp_path: Path) -> None:

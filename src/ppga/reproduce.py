@@ -1,7 +1,7 @@
 """The paper's experiments, table by table and figure by figure, as studies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ppga.errors import InputError, choose
@@ -104,15 +104,15 @@ def planned(
     experiment = EXPERIMENTS[name]
     budget = {
         "smoke": Budget(iterations=2),
-        "laptop": Budget(minutes=10.0 if minutes is None else minutes),
+        "laptop": Budget(minutes=(10.0 if minutes is None else minutes) * experiment.evaluations / USUAL),
         "paper": Budget(evaluations=experiment.evaluations),
     }[scale]
     if scale == "smoke" and minutes is not None:
         budget = Budget(minutes=minutes)
     count = seeds or {"smoke": 1, "laptop": 1, "paper": 4}[scale]
     episodes = {"smoke": 2, "laptop": 20, "paper": 50}[scale]
-    longer = f"-{experiment.evaluations}" if experiment.evaluations != 600_000 and scale == "paper" else ""
-    return plan(
+    longer = "-longer" if experiment.evaluations != USUAL and scale != "smoke" else ""
+    study = plan(
         tasks or experiment.tasks,
         experiment.systems,
         count,
@@ -121,3 +121,6 @@ def planned(
         episodes,
         output / f"{scale}{longer}",
     )
+    # PPO with an archive judges a tenth as many policies an iteration as PPGA does
+    most = round(experiment.evaluations / 300) if scale == "paper" else None
+    return replace(study, iterations=most)

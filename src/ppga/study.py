@@ -30,6 +30,7 @@ from ppga.runs import Budget, preset
 from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
+from ppga.runs.presets import LIKE_PPGA
 from ppga.storage import read_json, write_json, write_text
 from ppga.tasks import TASKS, find
 from ppga.training import check
@@ -71,6 +72,14 @@ class Plan:
     output: Path
     files: Mapping[str, str] = field(default_factory=dict)
     """FILE.py:CLASS of those tasks that are in files, by their names."""
+    iterations: int | None = None
+    """At most, of algorithms whose iterations are like PPGA's, where a budget of evaluations is another."""
+
+    def budget_of(self, one: "Planned") -> Budget:
+        """A run's."""
+        if self.iterations is None or system(one.algorithm)[0] not in LIKE_PPGA:
+            return self.budget
+        return replace(self.budget, iterations=self.iterations)
 
     def corrects(self, one: "Planned") -> bool:
         """Whether a run's elites are judged again."""
@@ -214,8 +223,11 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
                 failed.append(one)
                 say(f"{one.folder} failed (exit code {code}); going on with the others")
     done = [one.folder for one in runs if RunFolder(one.folder).metrics.exists()]
+    notes = [f"{one.folder} has gone on for longer than asked." for one in runs if went_on(one, plan)]
+    for note in notes:
+        say(note)
     if done:
-        say(f"\n{report(done, plan.output / 'report')}")
+        say(f"\n{report(done, plan.output / 'report', notes)}")
     for one in failed:
         say(f"failed: {one.folder}")
     return not failed
@@ -332,7 +344,7 @@ def _estimate(one: Planned, plan: Plan) -> float | None:
     algorithm, _ = system(one.algorithm)
     config, _ = preset(plan.preset, one.task, algorithm)
     try:
-        return estimate(make_algorithm(one.task, config), config, plan.budget).seconds
+        return estimate(make_algorithm(one.task, config), config, plan.budget_of(one)).seconds
     except InputError:  # the run itself will say it
         return 0.0
 
@@ -345,12 +357,27 @@ def finished(one: Planned, plan: Plan) -> bool:
     last = _last(place)
     if last is None:
         return False
-    used = plan.budget.spent(
-        last["iteration"], last["wall_time"] / 60, last["env_steps"], last["evaluations"]
-    )
     corrected = place.archive.parent / "evaluation.json"
-    fresh = corrected.exists() and corrected.stat().st_mtime >= place.archive.stat().st_mtime
-    return used >= 1 and (fresh or not plan.corrects(one) or not last["elites"])
+    fresh = (
+        corrected.exists()
+        and corrected.stat().st_mtime >= place.archive.stat().st_mtime
+        and read_json(corrected)["episodes"] == plan.episodes
+    )
+    return _used(one, plan, last) >= 1 and (fresh or not plan.corrects(one) or not last["elites"])
+
+
+def _used(one: Planned, plan: Plan, line: Mapping[str, Any]) -> float:
+    """Share of its budget that a run had used up when it wrote a line of its metrics."""
+    return plan.budget_of(one).spent(
+        line["iteration"], line["wall_time"] / 60, line["env_steps"], line["evaluations"]
+    )
+
+
+def went_on(one: Planned, plan: Plan) -> bool:
+    """Whether a run has had more than the budget: it was used up before its last iteration began."""
+    metrics = RunFolder(one.folder).metrics
+    lines = list(read_lines(metrics)) if metrics.exists() else []
+    return len(lines) > 1 and _used(one, plan, lines[-2]) >= 1
 
 
 def _found(one: Planned) -> bool:
@@ -376,7 +403,7 @@ def _train_words(one: Planned, plan: Plan) -> list[str]:
     if not RunFolder(one.folder).config.exists():
         return _begin_words(one, plan)
     task = plan.files.get(one.task, one.task)
-    return ["train", task, "--resume", str(one.folder), *_budget_words(plan.budget)]
+    return ["train", task, "--resume", str(one.folder), *_budget_words(plan.budget_of(one))]
 
 
 def _begin_words(one: Planned, plan: Plan) -> list[str]:
@@ -384,7 +411,7 @@ def _begin_words(one: Planned, plan: Plan) -> list[str]:
     algorithm, options = system(one.algorithm)
     return [
         "train", plan.files.get(one.task, one.task), "--algorithm", algorithm, "--preset", plan.preset,
-        "--seed", str(one.seed), "--output", str(one.folder), *_budget_words(plan.budget), *options,
+        "--seed", str(one.seed), "--output", str(one.folder), *_budget_words(plan.budget_of(one)), *options,
     ]  # fmt: skip
 
 

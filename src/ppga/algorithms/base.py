@@ -204,7 +204,7 @@ class Algorithm:
     def begin_at(self, elites: Mapping[str, NumpyArray]) -> None:
         """Take elites (n, ...) in, see as the best one does, and put search policies at the best ones."""
         wanted = ("solution", "objective", "measures", *self.problem.fields)
-        self.archives.add(**{name: elites[name] for name in wanted})
+        self.archives.add(**{name: elites[name] for name in wanted}, episodes=elites.get("episodes", 1))
         best = np.argsort(-elites["objective"], kind="stable")
         if hasattr(self.search, "observation"):  # what comes of these elites must see as they do
             seen = Policy.of_elite({name: elites[name][best[0]] for name in wanted}).observation

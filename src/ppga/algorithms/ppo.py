@@ -26,15 +26,16 @@ class PPO(Algorithm):
         """VPPO learns, one agent."""
         return PolicySearch(task, config.search, config.ppo, config.network, progress)
 
-    judged: ClassVar[int | None] = 1
-    """Policies judged of each walk; None for as many as there are branches."""
-
     def cost(self) -> Cost:
         """What an iteration takes."""
-        policies = self.config.emitters * (self.judged or self.config.branches)
+        policies = self.config.emitters * self.judged()
         if isinstance(self.problem, PolicySearch):
             return self.problem.cost(policies, self.config.walk_updates)
         return Cost(policies)
+
+    def judged(self) -> int:
+        """Policies of each walk that are judged."""
+        return 1
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, then a judgement."""

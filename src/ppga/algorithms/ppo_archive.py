@@ -19,8 +19,12 @@ class PPOArchive(PPO):
         "ablation: plain PPO, the policies between its minibatch steps archived (Batra et al., ICLR 2024)"
     )
     anywhere = False
-    judged = None
     problem: PolicySearch
+
+    def judged(self) -> int:
+        """As many as there are minibatch steps in an update, or branches if those are fewer."""
+        ppo = self.problem.ppo
+        return min(ppo.epochs * ppo.minibatches, self.config.branches)
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, the last one step by step, then a judgement."""
@@ -37,11 +41,7 @@ class PPOArchive(PPO):
             before, after, way, watched = self.problem.watch(self.search, weights, watch_key, alone)
         self.count(watched)
         # evenly spaced, the last one among them
-        chosen = (
-            np.linspace(way.shape[1] - 1, 0, min(way.shape[1], self.config.branches))
-            .round()
-            .astype(int)[::-1]
-        )
+        chosen = np.linspace(way.shape[1] - 1, 0, self.judged()).round().astype(int)[::-1]
         passed = way[:, chosen]
         self.search = before
         judged = self.judge(passed, judge_key)

@@ -88,7 +88,7 @@ def evaluate(
     task: Environment | None = None,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Evaluation:
-    """Judge every elite of an archive again.
+    """Judge every elite of an archive again, acting as when it was found: by its mean, or with its noise.
 
     Elites are read and played a few at a time, so a large archive on disk needs little memory.
 
@@ -152,7 +152,7 @@ def judge_of(archive: Archive, task: Environment, episodes: int) -> Judge:
             f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
             f"{task.observation_size} and takes {task.action_size}."
         )
-    return Judge(task, network, episodes)
+    return Judge(task, network, episodes, sample=archive.description.get("judge") == "sample")
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:
@@ -271,6 +271,7 @@ def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, phy
         "index": new_index[rows].astype(np.int32),
         "objective": objective[rows].astype(np.float32),
         "measures": place[rows].astype(np.float32),
+        "episodes": np.full(len(rows), objectives.shape[1], np.int32),
     }
     description = archive.description | {"corrected": {"episodes": objectives.shape[1], "physics": physics}}
     return Evaluation(

@@ -70,7 +70,8 @@ def strips(archive: Archive, cells: dict[str, int], count: int = 7, seconds: flo
         axes.imshow(_side_by_side(film))
         axes.set_axis_off()
         elite = archive.elite(cells[title])
-        measures = ", ".join(f"{value:.0%}" for value in elite["measures"])
+        form = ".0%" if task.has_feet else ".2f"
+        measures = ", ".join(f"{value:{form}}" for value in elite["measures"])
         axes.set_title(
             f"{number}  {title}: reward {elite['objective']:,.0f}, measures {measures}",
             fontsize="small",

@@ -18,7 +18,7 @@ from matplotlib.cm import ScalarMappable
 from ppga.analysis import metrics
 from ppga.analysis.runs import Run
 from ppga.archives import Archive
-from ppga.archives.maps import heatmap, new_axes, plane, shared_scale
+from ppga.archives.maps import heatmap, new_axes, place, plane, shared_scale
 from ppga.errors import InputError, choose
 from ppga.storage import NumpyArray, replacing
 
@@ -77,18 +77,21 @@ def difference(first: Archive, second: Archive, axes: Axes | None = None) -> Axe
     axes = axes or new_axes()
     both, values, only_first, only_second = compare_cells(first, second)
     reach = float(np.abs(values).max()) if len(values) else 1.0
-    picture = axes.imshow(
-        np.ma.masked_invalid(plane(first.shape, both, values)), cmap="RdBu", vmin=-reach, vmax=reach,
-        aspect="auto", interpolation="none", extent=_extent(first),
-    )  # fmt: skip
+    colours: dict[str, Any] = {"cmap": "RdBu", "vmin": -reach, "vmax": reach}
+    if first.centroids is not None:
+        picture: Any = axes.scatter(*_places(first, both), c=values, s=25, **colours)
+    else:
+        (left, right), (low, high) = (*first.ranges, (0.0, 1.0))[:2]
+        picture = axes.imshow(
+            np.ma.masked_invalid(plane(first.shape, both, values)), aspect="auto", interpolation="none",
+            extent=(left, right, low, high), **colours,
+        )  # fmt: skip
     axes.set_facecolor("#dddddd")
     for cells, marker, label in (
         (only_first, "_", "only in the first"),
         (only_second, "+", "only in the second"),
     ):
-        rows, columns = np.nonzero(np.isfinite(plane(first.shape, cells, np.ones(len(cells)))))
-        x, y = _centres(first, rows, columns)
-        axes.scatter(x, y, marker=marker, color="black", s=25, label=label)
+        axes.scatter(*_places(first, cells), marker=marker, color="black", s=25, label=label)
     axes.set_xlabel(" > ".join(first.measure_names[0::2]))
     axes.set_ylabel(" > ".join(first.measure_names[1::2]))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
@@ -106,16 +109,10 @@ def compare_cells(first: Archive, second: Archive) -> tuple[NumpyArray, NumpyArr
     return both, values, np.setdiff1d(a, b), np.setdiff1d(b, a)
 
 
-def _extent(archive: Archive) -> tuple[float, float, float, float]:
-    (left, right), (low, high) = (*archive.ranges, (0.0, 1.0))[:2]
-    return left, right, low, high
-
-
-def _centres(archive: Archive, rows: NumpyArray, columns: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-    """Where the middles of blocks of the plane are drawn."""
-    height, width = plane(archive.shape, np.zeros(0, int), np.zeros(0)).shape
-    left, right, low, high = _extent(archive)
-    return left + (columns + 0.5) * (right - left) / width, high - (rows + 0.5) * (high - low) / height
+def _places(archive: Archive, cells: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """Where cells (n,) are drawn: rightwards (n,), and upwards."""
+    x, y = np.array([place(archive, int(cell)) for cell in cells]).reshape(-1, 2).T
+    return x, y
 
 
 def ccdf(groups: Mapping[str, Sequence[Archive]], axes: Axes | None = None) -> Axes:

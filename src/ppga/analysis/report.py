@@ -142,17 +142,18 @@ def _interval(values: Sequence[float | None], name: str) -> str:
     return text
 
 
-def report(paths: Iterable[str | Path], output: str | Path) -> Path:
+def report(paths: Iterable[str | Path], output: str | Path, notes: Sequence[str] = ()) -> Path:
     """Write a report about runs; return the page's path.
 
     Args:
         paths: runs' folders; those that cannot be read are named on the page.
         output: folder for `report.html` and `figures/`.
+        notes: what else a reader should know.
     """
     runs, problems = read_runs(paths)
     if not runs:
         raise InputError("nothing to report. " + " ".join(problems))
-    page = _Page(Path(output), notes=problems)
+    page = _Page(Path(output), notes=[*problems, *notes])
     groups = groups_of(runs)
     page.heading("What came out")
     page.table(summary(runs))
@@ -163,13 +164,27 @@ def report(paths: Iterable[str | Path], output: str | Path) -> Path:
         missing = [run.name for run in members if run.corrected is None]
         if missing:
             page.notes.append(
-                f"{name}: no corrected archive of {', '.join(missing)} yet (ppga evaluate RUN makes it)."
+                f"{name}: no corrected archive of {', '.join(missing)} as it is now "
+                "(ppga evaluate RUN makes it)."
             )
+        page.notes += [f"{name}: {odd}" for odd in _not_alike(members)]
     for task in dict.fromkeys(run.task for run in runs):
         _task_section(page, task, {key[1]: members for key, members in groups.items() if key[0] == task})
     for run in runs:
         _run_section(page, run)
     return _write(page, runs)
+
+
+def _not_alike(members: Sequence[Run]) -> list[str]:
+    """What runs that are shown as seeds of one system do not have in common."""
+    odd = []
+    for option in dict.fromkeys(option for run in members for option in run.settings):
+        values = list(dict.fromkeys(str(run.settings.get(option)) for run in members))
+        if len(values) > 1:
+            odd.append(f"not seeds of the same, {option} is {' or '.join(values)}.")
+    if len({run.seed for run in members}) < len(members):
+        odd.append("a seed is there more than once, so the interval is too narrow.")
+    return odd
 
 
 def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:
@@ -197,7 +212,7 @@ def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:
             for run in runs:
                 if run.archive:
                     page.figure(
-                        f"{run.name}-heatmap-shared",
+                        f"{run.file}-heatmap-shared",
                         f"{run.name}, colours shared by all runs of {task}",
                         lambda run=run: maps.heatmap(run.archive, scale=scale),  # type: ignore[misc]
                     )
@@ -211,35 +226,35 @@ def _run_section(page: _Page, run: Run) -> None:
     else:
         both = [one for one in (archive, run.corrected) if one is not None]
         scale = maps.shared_scale(both)
-        page.figure(f"{run.name}-heatmap", "the archive", lambda: maps.heatmap(archive, scale=scale))
+        page.figure(f"{run.file}-heatmap", "the archive", lambda: maps.heatmap(archive, scale=scale))
         corrected = run.corrected
         if corrected is not None:
             page.figure(
-                f"{run.name}-heatmap-corrected",
+                f"{run.file}-heatmap-corrected",
                 "the corrected archive, same colours",
                 lambda: maps.heatmap(corrected, scale=scale),
             )
         if len(archive.measure_names) > 2:
             page.figure(
-                f"{run.name}-parallel", "elites across measures", lambda: plots.parallel_axes(archive)
+                f"{run.file}-parallel", "elites across measures", lambda: plots.parallel_axes(archive)
             )
         if len(archive.measure_names) >= 2 and "search_measures" in run.metrics[0]:
-            page.figure(f"{run.name}-path", "where the search policy went", lambda: plots.search_path(run))
+            page.figure(f"{run.file}-path", "where the search policy went", lambda: plots.search_path(run))
         if archive.description.get("network") and is_known(archive.description["task"]["name"]):
             cells, task = gaits.corners(archive), sample(archive.description["task"]["name"])
             if task.model is not None:
                 page.figure(
-                    f"{run.name}-film", "strides, frame by frame", lambda: film.strips(archive, cells)
+                    f"{run.file}-film", "strides, frame by frame", lambda: film.strips(archive, cells)
                 )
             if task.has_feet:
-                page.figure(f"{run.name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
+                page.figure(f"{run.file}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
         if run.alone:
             page.notes.append(f"{run.name}: an archive by itself does not tell how it was trained.")
             return
-        page.animation(f"{run.name}-growth", "how the archive grew", lambda path: plots.growth(run, path))
+        page.animation(f"{run.file}-growth", "how the archive grew", lambda path: plots.growth(run, path))
     if "xnes_mean" in run.metrics[0]:
-        page.figure(f"{run.name}-xnes", "xNES' mean and step size", lambda: plots.xnes(run))
-    page.figure(f"{run.name}-times", "where the time went", lambda: plots.times(run))
+        page.figure(f"{run.file}-xnes", "xNES' mean and step size", lambda: plots.xnes(run))
+    page.figure(f"{run.file}-times", "where the time went", lambda: plots.times(run))
 
 
 STYLE = """
@@ -256,7 +271,7 @@ td, th { padding: 0.3em 0.8em; border-bottom: 1px solid #ddd; text-align: left; 
 def _write(page: _Page, runs: Sequence[Run]) -> Path:
     title = f"ppga: {len(runs)} run{'s' if len(runs) > 1 else ''}"
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in page.notes)
-    shown = f'<div class="notes"><p>What is missing here:</p><ul>{notes}</ul></div>' if notes else ""
+    shown = f'<div class="notes"><p>What to know:</p><ul>{notes}</ul></div>' if notes else ""
     text = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{STYLE}</style></head><body><h1>{title}</h1>{shown}{''.join(page.body)}</body></html>\n"

@@ -1,5 +1,6 @@
 """Runs as data: what their folders say, as tables and archives."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +43,17 @@ class Run:
     archive: Archive | None
     corrected: Archive | None
     evaluation: Mapping[str, Any] | None
+    settings: Mapping[str, Any]
 
     @property
     def name(self) -> str:
         """The folder's, or the file's."""
         return self.path.stem if self.alone else self.path.name
+
+    @property
+    def file(self) -> str:
+        """What files about it are called: runs of a study have the same name on every task."""
+        return self.name if self.name.startswith(self.task) else f"{self.task}-{self.name}"
 
     @property
     def alone(self) -> bool:
@@ -55,7 +62,7 @@ class Run:
 
     @property
     def group(self) -> tuple[str, str]:
-        """Runs that differ in their seed only."""
+        """Runs that should differ in their seed only."""
         return self.task, self.algorithm
 
     def snapshots(self) -> list[dict[str, Any]]:
@@ -84,15 +91,19 @@ def read_run(path: str | Path) -> Run:
         for name in (ARCHIVED, CORRECTED)
     }
     evaluation = read_json(place / "evaluation.json") if (place / "evaluation.json").exists() else None
+    plain, corrected = archives[ARCHIVED], archives[CORRECTED]
+    if corrected and plain and corrected.description.get("iteration") != plain.description.get("iteration"):
+        corrected = evaluation = None  # the run has gone on since
     return Run(
         folder.path,
         task,
         _called(config),
         config.seed,
         lines,
-        archives[ARCHIVED],
-        archives[CORRECTED],
+        plain,
+        corrected,
         evaluation,
+        _settings(config),
     )
 
 
@@ -118,7 +129,21 @@ def _read_archive(file: Path) -> Run:
         archive,
         archive if judged else None,
         line if judged else None,
+        {},
     )
+
+
+def _settings(config: PPGAConfig) -> dict[str, Any]:
+    """What makes a run what it is, besides its seed: by option."""
+    told = dataclasses.asdict(config)
+    for name in ("seed", "label", "keeping"):
+        del told[name]
+    parts = {name: part if isinstance(part, dict) else {"": part} for name, part in told.items()}
+    return {
+        ".".join(filter(None, (name, option))): value
+        for name, part in parts.items()
+        for option, value in part.items()
+    }
 
 
 def _called(config: PPGAConfig) -> str:

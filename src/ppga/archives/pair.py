@@ -288,10 +288,15 @@ class ArchivePair:
         return np.asarray(~finite | (there != cells))
 
     def add(
-        self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray, **fields: NumpyArray
+        self,
+        solution: NumpyArray,
+        objective: NumpyArray,
+        measures: NumpyArray,
+        episodes: int | NumpyArray = 1,
+        **fields: NumpyArray,
     ) -> Guidance:
-        """Offer n solutions to both archives."""
-        self.keep(solution, objective, measures, **fields)
+        """Offer n solutions, judged by so many episodes, to both archives."""
+        self.keep(solution, objective, measures, episodes, **fields)
         return self.guide(solution, objective, measures, **fields)
 
     def random_elite(

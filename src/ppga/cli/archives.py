@@ -304,6 +304,13 @@ def compare(
     from ppga.archives import load_archive
 
     a, b = load_archive(first, mapped=True), load_archive(second, mapped=True)
+    tasks = [one.description["task"]["name"] for one in (a, b)]
+    if tasks[0] != tasks[1]:
+        raise InputError(f"the archives are of {tasks[0]} and of {tasks[1]}.")
+    if a.measure_names != b.measure_names:
+        raise InputError(
+            f"one archive measures {', '.join(a.measure_names)}, the other {', '.join(b.measure_names)}."
+        )
     if (a.shape, a.ranges, a.centroids is None) != (b.shape, b.ranges, b.centroids is None):
         raise InputError(f"the archives have other cells: {a.shape} in {a.ranges}, {b.shape} in {b.ranges}.")
     if a.centroids is not None and b.centroids is not None and not np.array_equal(a.centroids, b.centroids):

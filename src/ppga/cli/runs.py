@@ -141,7 +141,8 @@ def study(
             if not 0 <= only < len(planned.runs()):
                 raise InputError(f"--only must lie in [0, {len(planned.runs()) - 1}], got {only}.")
             one = planned.runs()[only]
-            sys.exit(0 if finished(one, planned) else do(one, planned))
+            code = 0 if finished(one, planned) else do(one, planned)
+            sys.exit(128 - code if code < 0 else code)  # as a shell tells of a signal
         well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
     sys.exit(0 if well else 1)
 

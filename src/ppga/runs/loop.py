@@ -362,6 +362,7 @@ def to_archive(algorithm: Algorithm) -> Archive:
         "measure_names": list(problem.measure_names),
         "qd_offset": archives.qd_offset,
         "algorithm": algorithm.name,
+        "judge": algorithm.config.judge,
         "episodes": algorithm.config.confirm or algorithm.config.episodes,
         "seed": algorithm.seed,
         **algorithm.counters(),

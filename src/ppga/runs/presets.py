@@ -127,9 +127,10 @@ def _paper_other(config: PPGAConfig, task: str) -> PPGAConfig:
     search, name = config.search, config.algorithm
     if not ALGORITHMS[name].soft:
         config = replace(config, archive=replace(config.archive, alpha=1.0, threshold_min=None))
-    if name in ("sep-cma-mae", "cma-maega-td3-es"):  # PPGA's thresholds shut out what does not run yet
-        low = _laptop(task)[0].archive if task in TUNED else config.archive
-        config = replace(config, archive=replace(config.archive, threshold_min=low.threshold_min))
+    if name in ("sep-cma-mae", "cma-maega-td3-es"):
+        # PPGA's thresholds shut out what does not run yet, and with an alpha of 1 they are not soft
+        low = {"halfcheetah": -600.0, "ant": -1000.0}.get(task, min(0.0, config.archive.threshold_min or 0.0))
+        config = replace(config, archive=replace(config.archive, alpha=0.01, threshold_min=low))
     one_episode = replace(search, branches=100, episodes=1, judge="mean")
     if name in ("map-elites", "pga-me"):
         config = replace(config, search=one_episode)

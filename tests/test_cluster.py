@@ -168,6 +168,24 @@ def test_the_number_of_workers_and_their_deaths_change_nothing(cluster: Any, tmp
     assert all(record["bytes_moved"] > 64 * 6 * 4 for record in calm)
 
 
+def test_who_cannot_be_replaced_is_done_without(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a node is lost, and all cores of the others are taken."""
+    records: list[dict[str, Any]] = []
+
+    def lose(iteration: ppga.Iteration) -> None:
+        records.append(iteration.record)
+        crew = iteration.algorithm.problem.make_judge.args[0]  # type: ignore[attr-defined]
+        if len(records) == 1:
+            crew._actor = crew._actor.options(num_cpus=99)
+            monkeypatch.setattr(crews, "PATIENCE", 4.0)
+            os.kill(crew.pids()[1], signal.SIGKILL)
+
+    two = Cluster(cluster.address, 2)
+    ppga.train("hopper", config(), budget=ppga.Budget(iterations=2), cluster=two, callbacks=[lose])
+    assert [record["workers"] for record in records] == [2, 1]
+    assert records[-1]["replaced"] == 1
+
+
 def test_what_cannot_work_is_told_before_training(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(where: Cluster, **changes: Any) -> str:
         with pytest.raises(InputError) as told:

@@ -159,6 +159,19 @@ def test_nothing_can_be_drawn_from_nothing() -> None:
         replay.sample(np.random.default_rng(0), (1,))
 
 
+def test_a_limit_around_the_process_counts(tmp_path: Path) -> None:
+    own, inside = tmp_path / "own", tmp_path / "groups/jobs/one"
+    inside.mkdir(parents=True)
+    own.write_text("1:name=systemd:/elsewhere\n0::/jobs/one\n")
+    limits = {inside: "max", inside.parent: "1000", tmp_path / "groups": "5000", tmp_path: "10"}
+    for group, limit in limits.items():
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text("700\n")
+        (group / "memory.stat").write_text("anon 500\ninactive_file 100\n")
+    assert machine._free_in_groups(tmp_path / "groups", own) == [400, 4400]
+    assert machine._free_in_groups(tmp_path / "groups", tmp_path / "nothing") == []
+
+
 def test_free_memory_is_some_of_it() -> None:
     total = machine.describe()["memory_gib"] * 2**30
     assert 0 < machine.free_memory() <= 1.01 * total

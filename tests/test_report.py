@@ -14,6 +14,8 @@ from ppga.archives import Archive, maps
 from ppga.errors import InputError
 from ppga.storage import write_json
 
+from conftest import command
+
 CONFIG = ppga.PPGAConfig(
     search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
     keeping=ppga.KeepingConfig(tensorboard=False),
@@ -107,6 +109,18 @@ def test_what_runs_do_not_have_in_common_is_told(runs: list[Path], tmp_path: Pat
     alike = report.report(runs, tmp_path / "alike").read_text()
     assert "not seeds of the same" not in alike
     assert "more than once" not in alike
+
+
+def test_a_name_that_is_a_path_leads_nowhere(runs: list[Path], tmp_path: Path) -> None:
+    archive = ppga.load_archive(runs[0])
+    task = archive.description["task"] | {"name": f"{tmp_path}/elsewhere/task"}
+    file = tmp_path / "evil.safetensors"
+    replace(archive, description=archive.description | {"task": task}).save(file)
+    page = report.report([file], tmp_path / "out")
+    assert "elsewhere/task" in page.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.safetensors", "out"]
+    assert command("export", str(file), "--format", "archive", folder=tmp_path).returncode == 0
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_nothing_to_report_is_told(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ppga.algorithms.sphere import Sphere
 from ppga.archives import maps
 from ppga.physics import Array
 from ppga.runs import checkpoints
+from ppga.runs import folder as folder_module
 from ppga.runs.config import differences, from_json, to_json
 from ppga.runs.display import Lines, Picture
 from ppga.runs.folder import RunFolder, read_lines
@@ -115,6 +116,16 @@ def test_a_run_can_begin_with_the_elites_of_another(tmp_path: Path) -> None:
     assert second.record is not None
     best = first.archive.elite(first.archive.best())
     assert second.record["search_objective"][0] == pytest.approx(best["objective"], rel=1e-5)
+
+
+def test_a_run_goes_on_without_the_elites_it_began_with(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=Budget(iterations=2), output=tmp_path / "first")
+    config = replace(CONFIG, init_from=str(tmp_path / "first"), seed=5)
+    ppga.train("sphere", config, budget=Budget(iterations=1), output=tmp_path / "run")
+    (tmp_path / "first").rename(tmp_path / "moved")
+    outcome = ppga.resume(tmp_path / "run", budget=Budget(iterations=2))
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 2
 
 
 def test_by_how_many_episodes_elites_were_judged_is_not_forgotten(tmp_path: Path) -> None:
@@ -392,6 +403,43 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
     ):
         ppga.resume(tmp_path / "run", budget=Budget(iterations=2))
     ppga.resume(tmp_path / "run", budget=Budget(iterations=2))
+
+
+def test_who_comes_second_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that begin at once: both find the folder free, and the other is first to have it."""
+    folder, first = RunFolder(tmp_path / "run"), [replace(CONFIG, seed=7)]
+
+    def slowly(*words: Any) -> Any:
+        algorithm = make_algorithm(*words)
+        if first:
+            ppga.train("sphere", first.pop(), budget=Budget(iterations=1), output=folder.path)
+        return algorithm
+
+    monkeypatch.setattr("ppga.runs.loop.make_algorithm", slowly)
+    with pytest.raises(InputError, match="already holds a run"):
+        ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=folder.path)
+    assert folder.read()[1].seed == 7
+    another = RunFolder(tmp_path / "another")
+    with another.locked(), pytest.raises(InputError, match="being trained by another process"):
+        ppga.train("sphere", CONFIG, budget=Budget(iterations=1), output=another.path)
+    assert not another.config.exists()
+
+
+def test_the_commit_is_that_of_the_source_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "own.py").touch()
+    git("add", "own.py")
+    git("commit", "-m", "somebody's own")
+    (tmp_path / "folder.py").touch()
+    monkeypatch.setattr(folder_module, "__file__", str(tmp_path / "folder.py"))
+    assert folder_module._commit() is None, "an installed one, in somebody's repository"
+    git("add", "folder.py")
+    git("commit", "-m", "ours")
+    assert len(folder_module._commit() or "") == 12
 
 
 def test_a_run_is_not_resumed_on_another_task(tmp_path: Path) -> None:

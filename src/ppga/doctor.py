@@ -23,7 +23,8 @@ MJX_TOLERANCE = 1e-3
 
 def run(name: str, environments: int, threads: int | None, console: Console) -> bool:
     """Print the report; return whether every check held."""
-    task = robot(find(name), threads=threads)
+    name = find(name)
+    task = robot(name, threads=threads)
     facts = machine.describe()
     console.print(_facts_table(facts))
     checks = Table(title=f"checks ({name})")

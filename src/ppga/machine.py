@@ -4,6 +4,7 @@ import importlib.util
 import os
 import platform
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from ppga.errors import InputError
@@ -109,6 +110,28 @@ def free_memory() -> int:
     try:
         with open("/proc/meminfo") as file:
             lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
+        free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return int((_memory_gib() or 8.0) * 2**30)
+        free = int((_memory_gib() or 8.0) * 2**30)
+    return min(free, *_free_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), free)
+
+
+def _free_in_groups(root: Path, own: Path) -> list[int]:
+    """Bytes that are free in the control groups around this process which have a limit (version 2)."""
+    try:
+        place = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return []
+    inside = root / place.lstrip("/")
+    free = []
+    for group in (inside, *inside.parents):
+        try:
+            limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+            told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            if limit != "max":  # what files have in memory can be had
+                free.append(int(limit) - int(used) + int(told.get("inactive_file", 0)))
+        except (OSError, ValueError):
+            pass
+        if group == root:
+            break
+    return free

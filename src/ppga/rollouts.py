@@ -228,6 +228,7 @@ class Judge:
         data = np.asarray(jax.random.key_data(episode_keys(key, n, self.episodes)))
         everything = jax.tree.map(np.asarray, (policies, data, playing))
         shares = [jax.tree.map(lambda leaf, some=some: leaf[some], everything) for some in rows]
+        shares = [(*one, who & (some < n)) for (*one, who), some in zip(shares, dealt, strict=True)]
         play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
         with ThreadPoolExecutor(workers) as pool:
             played = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))

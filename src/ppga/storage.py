@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,11 @@ from ppga.errors import InputError
 NumpyArray = np.ndarray[Any, Any]
 KEPT_CHECKPOINTS = 3
 """As many as a run keeps: from each one must be able to go on."""
+
+
+def plain_name(name: str) -> str:
+    """What a file may be called that is named after something: no path, nothing that needs quotes."""
+    return re.sub(r"[^A-Za-z0-9.=,-]+", "_", name).lstrip(".") or "_"
 
 
 @contextmanager

@@ -6,7 +6,6 @@ with it. A study can be stopped at any moment; the same command goes on with it.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
 from ppga.runs.presets import LIKE_PPGA
-from ppga.storage import read_json, write_json, write_text
+from ppga.storage import plain_name, read_json, write_json, write_text
 from ppga.tasks import TASKS, find
 from ppga.training import check
 
@@ -88,7 +87,7 @@ class Plan:
     def runs(self) -> list["Planned"]:
         """All runs, seed by seed, so that a study that is stopped has something of everything."""
         return [
-            Planned(task, algorithm, seed, self.output / task / f"{_file_name(algorithm)}-{seed}")
+            Planned(task, algorithm, seed, self.output / task / f"{plain_name(algorithm)}-{seed}")
             for seed in range(self.seeds)
             for task in self.tasks
             for algorithm in self.algorithms
@@ -122,11 +121,6 @@ def system(name: str) -> tuple[str, tuple[str, ...]]:
             words += [f"--{option}", *value.split()]
     algorithm, options = VARIANTS.get(algorithm, (algorithm, ()))
     return algorithm, (*options, *words)
-
-
-def _file_name(name: str) -> str:
-    """A system's name as that of a folder."""
-    return re.sub(r"[^A-Za-z0-9.=,-]+", "_", name)
 
 
 def names(

@@ -252,6 +252,7 @@ class Algorithm:
         if mend is None:  # nobody learns there
             return
         self.search, lost = mend(self.search, jax.random.fold_in(self.key(), ANEW))
+        self.env_steps += self.problem.start_steps if lost.any() else 0  # new ones have looked around
         for number in np.flatnonzero(lost):
             self.nonfinite += 1
             self.warnings.append(

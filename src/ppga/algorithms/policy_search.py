@@ -176,6 +176,7 @@ class PolicySearch(PolicyProblem):
         k1, keys = self.objectives, jax.random.split(key, len(weights))
         state = self._with_noise(state) if first else state
         agents = Agent(state.policies, state.returns, _of(state.skills, k1))
+        agents = self.vppo.forget(agents) if first and self.ppo.fresh_adam else agents
         worlds, seen = self.vppo.collect(agents, state.worlds, keys)
         learnt, report, way = self.vppo.update_watched(agents, seen, jnp.asarray(weights, jnp.float32), keys)
         after = self.vppo.observe(learnt, seen)

@@ -2,7 +2,9 @@
 
 From Fontaine et al., "Covariance matrix adaptation for the rapid illumination of behavior space" (GECCO
 2020): a bowl whose minimum is off centre, and measures that add up halves of the coordinates, each counted up
-to +-5.12 and bent back beyond, so that the corners of the measure space are hard to reach.
+to +-5.12 and bent back beyond, so that the corners of the measure space are hard to reach. Beyond, a
+coordinate x counts 5.12^2/x here, so that nothing jumps, and 5.12/x there and in pyribs' example: scores do
+not compare.
 """
 
 from collections.abc import Mapping

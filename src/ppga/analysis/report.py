@@ -14,7 +14,7 @@ from ppga.analysis import film, gaits, metrics, plots
 from ppga.analysis.runs import Run, read_runs
 from ppga.archives import maps
 from ppga.errors import InputError
-from ppga.storage import replacing, write_text
+from ppga.storage import plain_name, replacing, write_text
 from ppga.tasks import is_known, sample
 
 if TYPE_CHECKING:
@@ -70,6 +70,10 @@ class _Page:
     def table(self, frame: "pandas.DataFrame") -> None:
         self.body.append(frame.to_html(index=False, na_rep="", border=0, justify="left"))
 
+    def _file(self, name: str) -> Path:
+        """Where a picture goes; a task's name is whatever an archive says."""
+        return self.folder / "figures" / plain_name(name)
+
     def figure(self, name: str, caption: str, draw: Callable[[], Axes]) -> None:
         """Draw a figure; what cannot be drawn is said, and the rest still comes."""
         try:
@@ -78,7 +82,7 @@ class _Page:
             self.notes.append(f"{caption}: could not be drawn ({error}).")
             return
         for form in ("svg", "png"):
-            with replacing(self.folder / "figures" / f"{name}.{form}") as aside:
+            with replacing(self._file(f"{name}.{form}")) as aside:
                 plots.save(axes, aside, form)
                 picture = aside.read_bytes()
             axes.get_figure(root=True).set_layout_engine(None)  # type: ignore[union-attr]  # it is laid out
@@ -87,7 +91,7 @@ class _Page:
     def animation(self, name: str, caption: str, draw: Callable[[Path], Path]) -> None:
         """Draw a moving picture; what cannot be drawn is said."""
         try:
-            path = draw(self.folder / "figures" / f"{name}.gif")
+            path = draw(self._file(f"{name}.gif"))
         except InputError as error:
             self.notes.append(f"{caption}: could not be drawn ({error}).")
         else:

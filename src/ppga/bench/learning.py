@@ -24,6 +24,8 @@ from ppga.tasks import Task, robot
 
 WORK = ("jacobian", "judge", "confirm", "walk")
 """Phases of an iteration that simulate and learn; all else is overhead."""
+UNIFORM_STD = 3**-0.5
+"""Of actions in [-1, 1] at random, which the bare library gets."""
 
 
 def bench_vppo(
@@ -36,7 +38,8 @@ def bench_vppo(
     """
     config, _ = preset(settings, name)
     task = endless(name, steps, threads)
-    ppo = replace(config.ppo, environments=environments or config.ppo.environments, target_kl=0.0)
+    many = environments or config.ppo.environments
+    ppo = replace(config.ppo, environments=many, target_kl=0.0, initial_std=UNIFORM_STD)
     replace(config, ppo=ppo).check(len(task.measure_names))
     learner = VPPO(task, config.network.actor, config.network.critic, ppo)
     k1 = learner.objectives
@@ -135,11 +138,14 @@ def endless(name: str, steps: int, threads: int | None) -> Task:
 def bench_iteration(name: str, settings: str, iterations: int, threads: int | None) -> list[Result]:
     """What an iteration of PPGA spends on anything but simulating and learning, in a real run with its files.
 
+    The usual kind: long walks for the reward, which some begin with, are left out.
+
     Checkpoints come twice a minute at most, so they are timed apart, and their share of the time is added.
     """
     config, _ = preset(settings, name)
     config = replace(
         config,
+        search=replace(config.search, reward_first=0),
         simulation=replace(config.simulation, threads=threads),
         keeping=replace(config.keeping, checkpoint_seconds=1e9),
     )

@@ -120,6 +120,7 @@ def figures(courses: dict[str, Course], name: str) -> list[Result]:
         unreached = "" if reached is not None else ", not reached"
         values = {
             "first iteration": (course.seconds[0], courses[best].seconds[0], "s"),
+            "ended": (course.seconds[-1], courses[best].seconds[-1], "s, with the iteration under way"),
             "speed": (course.rate, courses[best].rate, "steps/s"),
             "peak memory": (course.peak, courses[best].peak, "GiB"),
             "QD-score": (course.scores[-1], goal, "as archived"),

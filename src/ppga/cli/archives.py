@@ -62,6 +62,8 @@ def evaluate(
             seed=seed,
             progress=lambda done, _: progress.update(bar, completed=done),
         )
+    if not len(evaluation.corrected):
+        raise InputError("physics diverged in an episode of every elite: nothing is left of the archive.")
     try:
         corrected.save(evaluation, output or beside(file))
     except OSError as error:
@@ -149,6 +151,7 @@ def export(
     from ppga.archives.files import find_archive, load_archive
     from ppga.export import FORMATS, choose_archive, to_archive, which_of
     from ppga.export import export as write
+    from ppga.storage import plain_name
 
     choose("format", format, (*FORMATS, "archive"))
     whole = format == "archive"
@@ -159,7 +162,8 @@ def export(
         raise InputError("--small and --shape belong to --format archive.")
     source = find_archive(run) if which is None and not whole else choose_archive(run, which)
     archive = load_archive(source, mapped=True)
-    output = output or Path(f"{archive.description['task']['name']}.safetensors" if whole else "policies")
+    name = plain_name(archive.description["task"]["name"])
+    output = output or Path(f"{name}.safetensors" if whole else "policies")
     if whole and output.suffix != ".safetensors":
         raise InputError(f"an archive is a file, --output NAME.safetensors; got {output}.")
     cells = [archive.best()] if best else archive.elites["index"].tolist() if every else list(cell)

@@ -214,6 +214,7 @@ class RayCrew:
         self._spent = dict.fromkeys(SPENT, 0.0)  # since it was last told
         self._places: dict[Any, tuple[str, int]] = {}  # of each worker: its node, and its number there
         self._actor = ray.remote(num_cpus=CORES, max_restarts=0, scheduling_strategy="SPREAD")(_Member)
+        self._short = False  # of cores
         self.idle = self._hire(count)
 
     def run(self, kind: str, shared: list[Any], jobs: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
@@ -273,7 +274,15 @@ class RayCrew:
         node, _ = self._places.pop(worker)
         self.replaced += 1
         self.say(f"a worker on {node} has died; another computes its share again")
-        self.idle += self._hire(1)
+        if self._short:
+            return
+        try:
+            self.idle += self._hire(1)
+        except InputError as error:
+            if not self._places:
+                raise
+            self._short = True  # its node is lost, most likely: nobody waits for a place again
+            self.say(f"it is not replaced: {error} {len(self._places)} workers go on")
 
     def _hire(self, count: int) -> list[Any]:
         """New workers that have the versions we have, on cores of their own."""
@@ -285,6 +294,8 @@ class RayCrew:
             ray.get([worker.settle.remote(number) for worker, number in zip(workers, numbers, strict=True)])
         except ray.exceptions.GetTimeoutError:
             free = ray.available_resources().get("CPU", 0)
+            for worker in workers:
+                ray.kill(worker)
             raise InputError(
                 f"no worker has begun within {PATIENCE:.0f} s; {free:g} cores of the cluster are free."
             ) from None

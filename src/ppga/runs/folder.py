@@ -11,7 +11,7 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -98,6 +98,7 @@ class RunFolder:
         except ImportError:  # not a POSIX system
             yield
             return
+        self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,11 +205,17 @@ def _content(task: str, config: PPGAConfig, budget: Budget, problem: dict[str, A
 
 def _commit() -> str | None:
     """Commit of the source this package runs from; None for an installed one."""
-    here = Path(__file__).parent
-    run: Callable[..., Any] = subprocess.run
-    try:
-        found = run(["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-                    capture_output=True, text=True, check=False, timeout=10)  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    file = Path(__file__)
+    # around an installed one there may be a repository of somebody's own
+    for words in (
+        ("ls-files", "--error-unmatch", file.name),
+        ("describe", "--always", "--dirty", "--abbrev=12"),
+    ):
+        git = ["git", "-C", str(file.parent), *words]
+        try:
+            told = subprocess.run(git, capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        if told.returncode:
+            return None
+    return told.stdout.strip() or None

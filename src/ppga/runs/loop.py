@@ -135,10 +135,13 @@ def train(
             display.say(f"{name_of} is {now:,}, not {before:,}: more does not fit in memory or on the disk")
             config, algorithm = smaller, make_algorithm(task, smaller, display.pulse)
         _check_run(algorithm, config, budget, folder.path if folder else None)
+        if config.init_from:
+            check_start(load_archive(config.init_from), algorithm)
         crew = stack.enter_context(_crew(task, algorithm, config, cluster, display.say))
         if folder:
-            folder.create(name, config, budget, algorithm.problem.describe())
             stack.enter_context(folder.locked())
+            folder.check_free()  # another process may have begun there meanwhile
+            folder.create(name, config, budget, algorithm.problem.describe())
         algorithm.problem.open(folder.path if folder else None)
         display.begin(f"{config.algorithm} on {name}", 0.0)
         stack.callback(display.end)
@@ -190,6 +193,8 @@ def resume(
                 algorithm.load_state(found.arrays)
             except KeyError as error:
                 raise InputError(f"the checkpoint in {folder.checkpoints} has no {error}.") from None
+        elif config.init_from:
+            check_start(load_archive(config.init_from), algorithm)
         seconds = 0.0 if found is None else found.seconds
         share = _share(budget, algorithm, seconds)
         if share >= 1:
@@ -232,8 +237,6 @@ def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget, folder:
     budget.check_for(isinstance(algorithm.problem, PolicyProblem))
     if config.keeping.wandb:
         import_extra("wandb", "wandb")
-    if config.init_from:
-        check_start(load_archive(config.init_from), algorithm)
 
 
 def _with_smaller_buffer(algorithm: Algorithm, config: PPGAConfig, folder: Path | None) -> PPGAConfig:
@@ -437,7 +440,11 @@ def _run(
             iteration = Iteration(record, algorithm, stop=share >= 1 or bool(caught))
             for callback in callbacks:
                 callback(iteration)
-            stop, saves = agree(iteration.stop or bool(caught), writer is not None and writer.due())
+            stop, ends, saves = agree(
+                iteration.stop or bool(caught),
+                iteration.stop and not caught,
+                writer is not None and writer.due(),
+            )
             if writer:
                 writer.keep(record, now, last=stop, saves=saves)
             elif stop or saves:
@@ -452,7 +459,7 @@ def _run(
                 break
     if writer:
         writer.close()
-    if not (iteration.stop or caught):  # a signal came to another process
+    if not (ends or caught):  # a signal came to another process
         caught.append(signal.SIGTERM)
     return Outcome(
         to_archive(algorithm), record, folder.path if folder else None, caught[0] if caught else None

@@ -168,7 +168,7 @@ def test_a_report_has_figures_of_all_kinds_of_policies(run_of: Callable[[str], P
             "growth.gif",
             "times.png",
         ):
-            assert f"{name}-{figure}" in drawn
+            assert f"hopper-{name}-{figure}" in drawn
 
 
 def test_what_is_remembered_is_what_policies_saw_and_did() -> None:

@@ -113,7 +113,7 @@ def free_memory() -> int:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         free = int((_memory_gib() or 8.0) * 2**30)
-    return min(free, *_free_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")), free)
+    return min([free, *_free_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))])
 
 
 def _free_in_groups(root: Path, own: Path) -> list[int]:

@@ -108,6 +108,11 @@ def test_all_is_every_benchmark_of_one_machine() -> None:
     assert all(words[:3] == (what, "--task", "hopper") for what, words in planned.items())
 
 
+def test_all_leaves_out_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "viser", None)  # as if it were not there
+    assert set(parts("hopper", "smoke", 0.5)) == {*BENCHMARKS} - {"all", "scale", "view"}
+
+
 def test_a_task_of_ones_own_is_known_to_other_processes_by_its_file() -> None:
     word = f"{Path(__file__).parent / 'slider.py'}:Slider"
     name = find(word)

@@ -76,7 +76,7 @@ def test_the_command_lists_plans_and_runs(tmp_path: Path) -> None:
     done = command(*words, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all((tmp_path / run / "archive").exists() for run in runs)
-    assert "ppga-recombination" in (tmp_path / "reproduce/smoke/report/report.html").read_text()
+    assert "ppga-recombination" in (tmp_path / "reproduce/smoke/report-recombination/report.html").read_text()
     refused = command("reproduce", "fig-4", "--scale", "paper", "--minutes", "3")
     assert refused.returncode == 2
     assert "measured in evaluations" in refused.stderr

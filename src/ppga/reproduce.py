@@ -123,4 +123,4 @@ def planned(
     )
     # PPO with an archive judges a tenth as many policies an iteration as PPGA does
     most = round(experiment.evaluations / 300) if scale == "paper" else None
-    return replace(study, iterations=most)
+    return replace(study, iterations=most, report=f"report-{name}")  # of its runs, some are others' too

@@ -73,6 +73,8 @@ class Plan:
     """FILE.py:CLASS of those tasks that are in files, by their names."""
     iterations: int | None = None
     """At most, of algorithms whose iterations are like PPGA's, where a budget of evaluations is another."""
+    report: str = "report"
+    """Folder of the report, in the study's."""
 
     def budget_of(self, one: "Planned") -> Budget:
         """A run's."""
@@ -221,7 +223,7 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
     for note in notes:
         say(note)
     if done:
-        say(f"\n{report(done, plan.output / 'report', notes)}")
+        say(f"\n{report(done, plan.output / plan.report, notes)}")
     for one in failed:
         say(f"failed: {one.folder}")
     return not failed

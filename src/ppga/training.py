@@ -170,6 +170,7 @@ def show(console: Console, outcome: Outcome) -> None:
         )
     if outcome.folder:
         console.print(
+            f"\n  watch      ppga view {outcome.folder}{'' if word == name else f' --task {os.path.relpath(word)}'}"
             f"\n  picture    {outcome.folder / 'heatmap.png'}"
             f"\n  metrics    {outcome.folder / 'metrics.jsonl'}"
             f"\n  archive    {outcome.folder / 'archive'}    ppga.load_archive({str(outcome.folder)!r})"

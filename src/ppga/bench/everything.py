@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ppga.bench.harness import Result
+from ppga.machine import installed
 from ppga.tasks import word_for
 
 ROUNDS = ("--rounds", "2")
 
 
 def parts(task: str, settings: str, minutes: float) -> dict[str, tuple[str, ...]]:
-    """Benchmark -> the words after `ppga bench`."""
+    """Benchmark -> the words after `ppga bench`, of those for which everything is installed."""
     of, preset = ("--task", word_for(task)), ("--preset", settings)
-    return {
+    every = {
         "start": ("start", *of, "--rounds", "1"),
         "physics": ("physics", *of, *ROUNDS, "--compare"),
         "vppo": ("vppo", *of, *ROUNDS, *preset, "--steps", "1000"),
@@ -25,6 +26,7 @@ def parts(task: str, settings: str, minutes: float) -> dict[str, tuple[str, ...]
         "memory": ("memory", *of, *preset),
         "race": ("race", *of, *preset, "--minutes", f"{minutes:g}"),
     }
+    return {what: words for what, words in every.items() if what != "view" or installed("viser")}
 
 
 def bench_part(words: tuple[str, ...], say: Callable[[str], None]) -> tuple[list[Result], str]:

@@ -398,6 +398,8 @@ def view(
     if server.port != port:
         console.print(f"port {port} is taken; using {server.port}", highlight=False)
     console.print(f"{run} is at {server.address}    (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    if not server.private:
+        console.print(f"it listens on {host}: whoever can reach this machine may look", style="yellow")
     serving = threading.Thread(target=server.serve_forever, daemon=True)
     serving.start()
     windowed = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ

@@ -40,8 +40,8 @@ class KeepingConfig:
     """What a run writes, and how often.
 
     Attributes:
-        checkpoint_seconds: least time between two checkpoints; 0 for one after every iteration. Writing never
-            takes more than a fiftieth of the time.
+        checkpoint_seconds: least time between two checkpoints, which grows where writing them would take more
+            than a fiftieth of the time; 0 for one after every iteration, whatever that takes.
         snapshot_iterations: iterations between two snapshots of all cells' objectives.
         fit_buffer: make a replay buffer for which there is no room as large as fits, and say so, instead of
             refusing it.

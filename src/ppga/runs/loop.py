@@ -366,7 +366,6 @@ def to_archive(algorithm: Algorithm) -> Archive:
         "qd_offset": archives.qd_offset,
         "algorithm": algorithm.name,
         "judge": algorithm.config.judge,
-        "episodes": algorithm.config.confirm or algorithm.config.episodes,
         "seed": algorithm.seed,
         **algorithm.counters(),
     }

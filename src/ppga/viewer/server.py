@@ -244,6 +244,11 @@ class PageServer(ThreadingHTTPServer):
         here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         return f"http://{f'[{here}]' if ':' in here and '[' not in here else here}:{self.port}/"
 
+    @property
+    def private(self) -> bool:
+        """Whether nobody but this machine can ask."""
+        return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_loopback
+
     def close(self) -> None:
         """Stop serving and close the stage; what is being compiled is waited for."""
         self.closing = True

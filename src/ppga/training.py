@@ -154,7 +154,8 @@ def show(console: Console, outcome: Outcome) -> None:
     # a task in a file has to be named again
     name = archive.description["task"]["name"]
     word = word_for(name)
-    again = f"ppga train{'' if word == name else ' ' + os.path.relpath(word)} --resume {outcome.folder}"
+    own = "" if word == name else os.path.relpath(word)
+    again = f"ppga train{' ' + own if own else ''} --resume {outcome.folder}"
     if len(archive):
         console.print(heatmap(archive.shape, elites["index"], elites["objective"]))
         measures = ", ".join(archive.measure_names)
@@ -170,7 +171,7 @@ def show(console: Console, outcome: Outcome) -> None:
         )
     if outcome.folder:
         console.print(
-            f"\n  watch      ppga view {outcome.folder}{'' if word == name else f' --task {os.path.relpath(word)}'}"
+            f"\n  watch      ppga view {outcome.folder}{' --task ' + own if own else ''}"
             f"\n  picture    {outcome.folder / 'heatmap.png'}"
             f"\n  metrics    {outcome.folder / 'metrics.jsonl'}"
             f"\n  archive    {outcome.folder / 'archive'}    ppga.load_archive({str(outcome.folder)!r})"

@@ -55,7 +55,6 @@ pytestmark = [  # of Brax, and of what it needs
 ]
 
 OTHER_LINES = {
-    "git clone <this repository> ppga && cd ppga": "this clone is one",
     'pip install "./ppga[view]"': "extras are looked up below",
     'pip install "ppga[ray]"': "extras are looked up below",
     'pip install "ppga[compare,qdax,view]"': "extras are looked up below",

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -93,6 +94,7 @@ WHOLE = ("train", "walker2d", "--minutes", "10", "--seed", "1", "--output", "run
 COPIES = (
     "full.safetensors", "small.safetensors", "full/corrected.safetensors", "small/corrected.safetensors",
     "runs/walker2d/archive.safetensors", "src/ppga/pretrained/walker2d.safetensors",
+    "src/ppga/pretrained/humanoid.safetensors",
 )  # fmt: skip
 """What other commands of the pages, and this project's makers, would have left."""
 EXPORTED = ("--cell", "27", "44")
@@ -217,6 +219,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     (theirs,) = (block.text for block in BLOCKS if "def swingup" in block.text)
     (folder / "theirs.py").write_text(theirs)
     readme = executed("README.md", folder, [('"laptop"', '"smoke"'), ("minutes=10", "iterations=1")])
+    shutil.copytree(folder / "runs" / "python", folder / "runs" / "walker")  # by a command
     readme["archive"].only(readme["cell"]).save(folder / "one.safetensors")
     for copy in COPIES:
         readme["archive"].save(folder / copy)

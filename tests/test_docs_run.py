@@ -219,7 +219,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     (theirs,) = (block.text for block in BLOCKS if "def swingup" in block.text)
     (folder / "theirs.py").write_text(theirs)
     readme = executed("README.md", folder, [('"laptop"', '"smoke"'), ("minutes=10", "iterations=1")])
-    shutil.copytree(folder / "runs" / "python", folder / "runs" / "walker")  # by a command
+    # what `ppga train` on the same page would have left
+    shutil.copytree(folder / "runs" / "python", folder / "runs" / "walker")
     readme["archive"].only(readme["cell"]).save(folder / "one.safetensors")
     for copy in COPIES:
         readme["archive"].save(folder / copy)

@@ -123,4 +123,5 @@ def planned(
     )
     # PPO with an archive judges a tenth as many policies an iteration as PPGA does
     most = round(experiment.evaluations / 300) if scale == "paper" else None
-    return replace(study, iterations=most, report=f"report-{name}")  # of its runs, some are others' too
+    # experiments of one scale share a folder, and some of its runs; each has a report of its own
+    return replace(study, iterations=most, report=f"report-{name}")

@@ -10,6 +10,8 @@ from ppga.physics import Array, Bodies
 
 BAD = 0.05
 """A place where numbers go bad, if they do."""
+BAD_START = -0.004
+"""Starts below this place go bad, if starts do: a quarter of them."""
 
 
 class Slider(ppga.Task):
@@ -26,10 +28,15 @@ class Slider(ppga.Task):
     <actuator><motor joint="x" ctrlrange="-1 1" gear="200"/></actuator></mujoco>"""
 
     def initial(self, key: Array) -> tuple[Array, Array]:
-        return jax.random.uniform(key, (1,), minval=-0.02, maxval=0.045), jnp.zeros(1)
+        place = jax.random.uniform(key, (1,), minval=-0.02, maxval=0.045)
+        bad = (place < BAD_START) & (self.spoilt == "initial physics")
+        return jnp.where(bad, jnp.nan, place), jnp.zeros(1)
 
     def observe(self, body: Bodies) -> Array:
-        return self._spoil("observation", body, jnp.concatenate([body.qpos, body.qvel]))
+        seen = jnp.concatenate([body.qpos, body.qvel])
+        # only at a start is the velocity exactly zero
+        bad = (body.qpos < BAD_START) & (body.qvel == 0) & (self.spoilt == "initial observation")
+        return self._spoil("observation", body, jnp.where(bad, jnp.nan, seen))
 
     def reward(self, body: Bodies, ctrl: Array) -> Array:
         return self._spoil("reward", body, 1 - jnp.square(ctrl).sum())

@@ -12,15 +12,16 @@ import pytest
 from rich.console import Console
 
 import ppga
+from ppga.learners.vppo import VPPO, Agent, Returns
 from ppga.physics import Array
-from ppga.rollouts import record
+from ppga.rollouts import evaluate, record
 from ppga.runs import Budget, Iteration
 from ppga.runs.display import Lines
-from slider import BAD, Slider
+from slider import BAD, BAD_START, Slider
 
 
 def slider(spoilt: str = "") -> Slider:
-    kind: type[Slider] = type(f"Spoilt{spoilt}", (Slider,), {"spoilt": spoilt})
+    kind: type[Slider] = type("Spoilt" + spoilt.title().replace(" ", ""), (Slider,), {"spoilt": spoilt})
     return kind()
 
 
@@ -43,6 +44,92 @@ def test_one_environments_bad_numbers_end_its_episode_and_no_other(spoilt: str) 
         assert np.isfinite(values).all(), name
         np.testing.assert_array_equal(values[:4], good[:4], err_msg=name)
         np.testing.assert_array_equal(values[lived], good[lived], err_msg=name)
+
+
+INITIAL = ("initial observation", "initial physics")
+"""Where a start goes bad."""
+
+
+@pytest.mark.parametrize("spoilt", INITIAL)
+def test_an_environment_that_cannot_start_ends_at_once_and_no_other_is_affected(spoilt: str) -> None:
+    key, n = jax.random.key(3), 32
+    starts = np.asarray(slider().reset(key, n).bodies.qpos)[:, 0]
+    bad = starts < BAD_START
+    assert 3 < bad.sum() < 20
+    state = slider(spoilt).reset(key, n)
+    np.testing.assert_array_equal(state.diverged, bad)
+    np.testing.assert_array_equal(state.finished, bad)
+    assert np.isfinite(state.observation).all()
+
+    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+        return -jnp.sign(observation[:, :1] + 1e-3)
+
+    scores = evaluate(slider(spoilt), act, key, n)
+    sound = evaluate(slider(), act, key, n)
+    np.testing.assert_array_equal(scores.diverged, evaluated_bad := np.asarray(scores.steps) == 0)
+    assert 0 < evaluated_bad.sum() < n
+    for name in ("objective", "measures", "steps"):
+        found, expected = np.asarray(getattr(scores, name)), np.asarray(getattr(sound, name))
+        assert np.isfinite(found).all(), name
+        np.testing.assert_array_equal(found[~evaluated_bad], expected[~evaluated_bad], err_msg=name)
+
+    restarted = slider(spoilt).restart(state, jax.random.key(4))
+    np.testing.assert_array_equal(restarted.observation[~bad], state.observation[~bad])
+    assert not np.asarray(restarted.finished)[bad].all(), "most find a sound start"
+
+
+@pytest.mark.parametrize("spoilt", INITIAL)
+def test_learning_is_not_affected_by_environments_that_cannot_start(spoilt: str) -> None:
+    """Whatever stands in for the step that was not taken: parameters and normalizers are the same."""
+    vppo = VPPO(slider(spoilt), (4,), (4,), settings().ppo)
+    policies = jax.vmap(vppo.init_policy)(jax.random.split(jax.random.key(0), 2))
+    optimizer = jax.vmap(vppo.init_skill)(jax.random.split(jax.random.key(1), 2))
+    returns: Any = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), Returns.unknown(2))
+    agents, keys = Agent(policies, returns, optimizer), jax.random.split(jax.random.key(2), 2)
+    _, seen = vppo.collect(agents, vppo.init_worlds(jax.random.key(3)), keys)
+    taken = np.asarray(seen.active)
+    assert 0 < (~taken).sum() < taken.size / 4
+    np.testing.assert_array_equal(np.asarray(seen.diverged), ~taken)
+    for name in ("observation", "rewards", "action", "returns"):
+        assert np.isfinite(np.asarray(getattr(seen, name))).all(), name
+
+    def elsewhere(values: Array) -> Array:
+        there = taken.reshape(*taken.shape, *[1] * (values.ndim - 3))
+        return jnp.where(there, values, 7.0)
+
+    changed = ("observation", "noise", "action", "rewards", "returns")
+    other = replace(seen, **{name: elsewhere(getattr(seen, name)) for name in changed})
+    assert not np.array_equal(other.observation, seen.observation)
+    weights = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+    learned = [vppo.update(agents, one, weights, keys) for one in (seen, other)]
+    jax.tree.map(np.testing.assert_array_equal, learned[0], learned[1])
+    observed = [vppo.observe(agents, one) for one in (seen, other)]
+    jax.tree.map(np.testing.assert_array_equal, observed[0], observed[1])
+    for agent in range(2):  # the slow and obvious way
+        rows = np.asarray(seen.observation)[agent][taken[agent]]
+        np.testing.assert_allclose(observed[0].policy.observation.mean[agent], rows.mean(0), rtol=1e-4)
+        np.testing.assert_allclose(observed[0].policy.observation.variance[agent], rows.var(0), rtol=1e-4)
+        assert observed[0].policy.observation.count[agent] == len(rows)
+        np.testing.assert_allclose(
+            observed[0].returns.mean[agent], np.asarray(seen.returns)[agent][taken[agent]].mean(0), rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("algorithm", ["ppga", "map-elites", "pga-me", "pbt-me-sac"])
+@pytest.mark.parametrize("spoilt", INITIAL)
+def test_a_run_whose_environments_sometimes_cannot_start_continues(algorithm: str, spoilt: str) -> None:
+    records: list[dict[str, Any]] = []
+    outcome = ppga.train(
+        slider(spoilt), settings(algorithm), budget=Budget(iterations=3),
+        callbacks=[lambda iteration: records.append(iteration.record)],
+    )  # fmt: skip
+    assert records[-1]["nonfinite"] > 0
+    assert len(outcome.archive) > 0
+    for name, values in outcome.archive.elites.items():
+        assert np.isfinite(values).all(), name
+    if algorithm == "ppga":
+        assert sum(sum(one["jacobian_nonfinite"]) for one in records) == 0, "no gradient is affected"
+        assert sum(sum(one["jacobian_diverged"]) for one in records) > 0
 
 
 def settings(algorithm: str = "ppga", **search: Any) -> ppga.PPGAConfig:

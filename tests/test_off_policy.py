@@ -42,6 +42,7 @@ def test_rows_hold_what_was_lived() -> None:
         "proxies": draws.normal(size=(n, t, 1)),
         "terminated": draws.random((n, t)) > 0.5,
         "next_observation": draws.normal(size=(n, t, 2)),
+        "active": np.ones_like(lived),
         "lived": lived,
     }
     film = Transitions(**parts)

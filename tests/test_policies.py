@@ -53,7 +53,7 @@ def test_the_normaliser_knows_the_moments_of_all_it_saw(sizes: list[int], seed: 
     batches = [rng.normal(3.0, 2.0, (size, 2)).astype(np.float32) for size in sizes]
     moments = Moments.unknown(2)
     for batch in batches:
-        moments = moments.updated(jnp.asarray(batch))
+        moments = moments.updated(jnp.asarray(batch), jnp.ones(len(batch), bool))
     seen = np.concatenate(batches)
     assert moments.count == len(seen)
     np.testing.assert_allclose(moments.mean, seen.mean(axis=0), rtol=1e-4, atol=1e-4)

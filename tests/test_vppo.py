@@ -307,7 +307,7 @@ def test_the_spread_of_any_weighted_return_is_known(sizes: list[int], seed: int)
     batches = [rng.standard_normal((size, 3)) @ mixing + 5.0 for size in sizes]
     returns = Returns.unknown(3)
     for batch in batches:
-        returns = returns.updated(jnp.asarray(batch, jnp.float32))
+        returns = returns.updated(jnp.asarray(batch, jnp.float32), jnp.ones(len(batch), bool))
     seen, weights = np.concatenate(batches), rng.standard_normal(3)
     np.testing.assert_allclose(returns.mean, seen.mean(axis=0), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(returns.covariance, np.cov(seen.T, bias=True), rtol=1e-2, atol=1e-3)

@@ -45,13 +45,15 @@ class Moments:
         """Values (..., o) with mean 0 and variance 1, clipped to +-10."""
         return jnp.clip((values - self.mean) / jnp.sqrt(self.variance + 1e-8), -CLIP, CLIP)
 
-    def updated(self, values: Array) -> "Moments":
-        """With a batch of values (n, o) added."""
-        n = jnp.float32(len(values))
+    def updated(self, values: Array, counted: Array) -> "Moments":
+        """With a batch of values (n, o) added, of which only the `counted` (n,) are used."""
+        n = counted.sum(dtype=jnp.float32)
         total = self.count + n
-        mean, variance = values.mean(axis=0), values.var(axis=0)
+        where = counted[:, None]
+        mean = values.sum(axis=0, where=where) / jnp.maximum(n, 1)
+        variance = jnp.square(values - mean).sum(axis=0, where=where) / jnp.maximum(n, 1)
         step = mean - self.mean
-        share = n / total
+        share = n / jnp.maximum(total, 1)
         spread = self.variance * (1 - share) + variance * share + jnp.square(step) * share * (1 - share)
         return Moments(self.mean + step * share, spread, total)
 

@@ -73,6 +73,7 @@ class Transitions:
         proxies: (n, t, k) measure proxies.
         terminated: (n, t) bool, nothing follows; not so at the time limit.
         next_observation: (n, t, o) after the step.
+        active: (n, t) bool, the episode had not ended before the step.
         lived: (n, t) bool, the step was taken; the rest means nothing where it was not.
     """
 
@@ -82,6 +83,7 @@ class Transitions:
     proxies: Array
     terminated: Array
     next_observation: Array
+    active: Array
     lived: Array
 
 
@@ -147,6 +149,7 @@ def _transition(state: TaskState, action: Array, after: TaskState) -> Transition
         proxies=after.proxies,
         terminated=after.terminated,
         next_observation=after.observation,
+        active=~state.finished,
         lived=after.steps > state.steps,
     )
 

@@ -135,11 +135,12 @@ class SACPopulation(PolicyProblem):
         return explore(self.task, act, worlds, key, config.chunk)
 
     def _rows(self, film: Transitions) -> NumpyArray:
-        """Rows (steps of all environments, P, width)."""
+        """Rows (steps, P, width); the steps of all environments, except where one of them failed to start."""
         config = self.sac.config
         film = Transitions(**{**vars(film), "lived": np.ones_like(film.lived)})  # a body that diverged stays
-        rows = self.layout.rows(film).reshape(config.population, config.environments * config.chunk, -1)
-        return rows.swapaxes(0, 1)
+        shape = config.population, config.environments * config.chunk
+        started = np.asarray(film.active).reshape(shape).all(axis=0)
+        return self.layout.rows(film).reshape(*shape, -1).swapaxes(0, 1)[started]
 
     def _sample(self, key: Array, updates: int) -> Array:
         """Rows (P, updates, batch, width), each agent's of its own."""

@@ -129,7 +129,7 @@ class PolicyProblem:
             start_key, act_key = jax.random.split(key)
             _, film = explore(self.task, act, self.task.reset(start_key, environments), act_key, steps)
             seen = film.observation.reshape(environments * steps, -1)
-            return Moments.unknown(seen.shape[1]).updated(seen)
+            return Moments.unknown(seen.shape[1]).updated(seen, film.active.ravel())
 
         seen: Moments = jax.jit(play)(key)
         return seen

@@ -96,14 +96,14 @@ class Returns:
         """Nothing seen yet: mean 0, covariance 1."""
         return Returns(jnp.zeros(objectives), jnp.eye(objectives), jnp.zeros(()))
 
-    def updated(self, values: Array) -> "Returns":
-        """With a batch of returns (n, k+1) added."""
-        n = jnp.float32(len(values))
+    def updated(self, values: Array, counted: Array) -> "Returns":
+        """With a batch of returns (n, k+1) added, of which only the `counted` (n,) are used."""
+        n = counted.sum(dtype=jnp.float32)
         total = self.count + n
-        share = n / total
-        mean = values.mean(axis=0)
-        centred = values - mean
-        covariance = centred.T @ centred / n
+        share = n / jnp.maximum(total, 1)
+        mean = values.sum(axis=0, where=counted[:, None]) / jnp.maximum(n, 1)
+        centred = jnp.where(counted[:, None], values - mean, 0.0)
+        covariance = centred.T @ centred / jnp.maximum(n, 1)
         step = mean - self.mean
         between = jnp.outer(step, step) * share * (1 - share)
         return Returns(
@@ -167,6 +167,8 @@ class Trajectory:
     """What one agent's e environments went through in T steps.
 
     Attributes:
+        active: (e, T) bool, the episode had not ended before the step: false where an environment failed to
+            start. Nothing is learned from such a step, and no normalizer counts it.
         observation: (e, T, o) raw.
         noise: (e, T, a) standard normal draws; action = mean + std * noise.
         action: (e, T, a).
@@ -180,6 +182,7 @@ class Trajectory:
         returns: (e, T, k+1) discounted return of the episode so far.
     """
 
+    active: Array
     observation: Array
     noise: Array
     action: Array
@@ -387,6 +390,7 @@ class VPPO:
             restart_keys = jax.vmap(lambda key: jax.random.split(key, share))(restart_keys)
             goes_on = ~after.finished[:, None]
             seen = Trajectory(
+                active=apart(~state.finished),
                 observation=observation,
                 noise=noise,
                 action=action,
@@ -491,8 +495,10 @@ class VPPO:
             config.discount, config.gae_lambda,
         )  # fmt: skip
         target = advantage + values[:, :-1]
-        centre, spread = self._moments(advantage)
-        explained = 1 - spread**2 / jnp.maximum(self._moments(target)[1] ** 2, 1e-8)
+        active = seen.active.astype(jnp.float32)
+        weight = active / jnp.maximum(self._mean(active.mean()), 1e-8)  # mean 1
+        centre, spread = self._moments(advantage, weight)
+        explained = 1 - spread**2 / jnp.maximum(self._moments(target, weight)[1] ** 2, 1e-8)
         batch = _Batch(
             observation=normalised[:, :-1],
             action=seen.action,
@@ -500,18 +506,19 @@ class VPPO:
             advantage=(advantage - centre) / (spread + 1e-8),
             target=target,
             value=values[:, :-1],
+            weight=weight,
         )
         flat: _Batch = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), batch)
-        return flat, self._mean(reward.mean()), explained
+        return flat, self._mean((reward * weight).mean()), explained
 
     def _mean(self, tree: Any) -> Any:
         """The mean over all devices, where there are several."""
         return jax.lax.pmean(tree, self.axis) if self.axis else tree  # type: ignore[no-untyped-call]
 
-    def _moments(self, values: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the values of all devices."""
-        mean = self._mean(values.mean())
-        return mean, jnp.sqrt(self._mean(jnp.square(values - mean).mean()))
+    def _moments(self, values: Array, weight: Array) -> tuple[Array, Array]:
+        """Weighted mean and standard deviation of the values of all devices."""
+        mean = self._mean((weight * values).mean())
+        return mean, jnp.sqrt(self._mean((weight * jnp.square(values - mean)).mean()))
 
     def _step(self, carry: "_Carry", batch: "_Batch", rows: Array) -> "_Carry":
         """One gradient step of one agent on some rows of its batch, unless it has moved far enough."""
@@ -552,19 +559,20 @@ class VPPO:
         log_ratio = log_density(noise, log_std) - batch.log_density
         ratio = jnp.exp(log_ratio)
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
-        policy_loss = -jnp.minimum(ratio * batch.advantage, clipped * batch.advantage).mean()
+        gain = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
+        policy_loss = -(batch.weight * gain).mean()
         value = self.critic(critic, batch.observation)[:, 0]
         error = jnp.square(value - batch.target)
         if config.clip_values:
             near = batch.value + jnp.clip(value - batch.value, -config.clip, config.clip)
             error = jnp.maximum(error, jnp.square(near - batch.target))
-        value_loss = 0.5 * error.mean()
+        value_loss = 0.5 * (batch.weight * error).mean()
         loss = (
             policy_loss
             + config.value_coefficient * value_loss
             - config.entropy_coefficient * log_std.sum()  # all of the entropy that can change
         )
-        kl = (ratio - 1 - log_ratio).mean()
+        kl = (batch.weight * (ratio - 1 - log_ratio)).mean()
         return loss, (kl, policy_loss, value_loss)
 
 
@@ -579,7 +587,7 @@ def _learnt(agent: Agent) -> _Learnt:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Batch:
-    """One agent's data (n, ...), n = e T."""
+    """One agent's data (n, ...), n = e T; `weight` is 0 for steps that were not taken, and 1 in the mean."""
 
     observation: Array
     action: Array
@@ -587,6 +595,7 @@ class _Batch:
     advantage: Array
     target: Array
     value: Array
+    weight: Array
 
 
 @jax.tree_util.register_dataclass
@@ -607,10 +616,11 @@ class _Carry:
 
 def observe(agent: Agent, seen: Trajectory) -> Agent:
     """One agent with normalisers that have taken in a trajectory."""
+    active = seen.active.ravel()
     observation: Moments = agent.policy.observation.updated(
-        seen.observation.reshape(-1, seen.observation.shape[-1])
+        seen.observation.reshape(-1, seen.observation.shape[-1]), active
     )
-    returns = agent.returns.updated(seen.returns.reshape(-1, seen.returns.shape[-1]))
+    returns = agent.returns.updated(seen.returns.reshape(-1, seen.returns.shape[-1]), active)
     return replace(agent, policy=replace(agent.policy, observation=observation), returns=returns)
 
 

@@ -250,6 +250,9 @@ class Environment(ABC):
     def started(self, bodies: Any, observation: Array, failed: Array | None = None) -> TaskState:
         """The state of n environments before their first step.
 
+        An environment that failed to start, or whose observation is not finite, has an episode of no steps,
+        ended by divergence; its observation is all zeros, so that nothing computed from it is NaN.
+
         Args:
             bodies: the simulations.
             observation: (n, observation_size).
@@ -257,10 +260,10 @@ class Environment(ABC):
         """
         n = len(observation)
         no = jnp.zeros(n, jnp.bool_)
-        failed = no if failed is None else failed
+        failed = ~jnp.isfinite(observation).all(axis=1) | (no if failed is None else failed)
         return TaskState(
             bodies=bodies,
-            observation=observation,
+            observation=jnp.where(failed[:, None], 0.0, observation),
             reward=jnp.zeros(n),
             proxies=jnp.zeros((n, len(self.measure_names))),
             terminated=failed,

@@ -333,7 +333,7 @@ def test_samples_and_greedy_actor_go_into_both_archives(emitters: int) -> None:
     for archive in (pair.result, pair.soft):
         found = archive.data("solution")
         assert (found == np.float32(OPTIMUM)).all(axis=1).sum() == 1
-        noise = mirrored(algorithm.draws(0), emitters, 8, 20)
+        noise = mirrored(algorithm.generator("samples"), emitters, 8, 20)
         apart = np.linalg.norm(found[:, None] - found[None], axis=-1)
         for one, other in zip(noise[:, :4].reshape(-1, 20), noise[:, 4:].reshape(-1, 20), strict=True):
             assert np.isclose(apart, 2 * np.linalg.norm(one - other), rtol=1e-4).any(), "a mirrored pair"
@@ -485,7 +485,7 @@ def test_a_population_is_exchanged_as_told(population: PBTME) -> None:
     fields = problem.described(algorithm.search, elite)
     pair.keep(np.asarray(elite.actor), np.ones(1), np.full((1, 2), 0.5), **fields)
     worth = np.array([5.0, 9.0, 1.0, 4.0, 3.0, 2.0, 6.0, 7.0, 8.0, -np.inf])
-    algorithm.exchange(worth, jax.random.key(0))
+    algorithm.exchange(worth)
     after = algorithm.search.agents
     for loser in (2, 9):
         np.testing.assert_array_equal(after.actor[loser], agents.actor[1])

@@ -12,7 +12,7 @@ import pytest
 import ppga
 from ppga import ArchiveConfig, NetworkConfig, PPOConfig, SearchConfig
 from ppga.algorithms import PPGA, PolicySearch
-from ppga.algorithms.base import AGAIN, AT_ONCE
+from ppga.algorithms.base import AT_ONCE
 from ppga.algorithms.policy_search import SearchState, scales
 from ppga.archives import ArchivePair
 from ppga.archives.pair import elites_of
@@ -216,7 +216,7 @@ def test_elites_judged_again_have_the_mean_of_all_their_episodes() -> None:
     one.config = replace(one.config, recheck=3)
     before = {int(cell): dict(to_archive(one).elite(int(cell))) for cell in one.archives.doubtful(3)}
     elites = elites_of(one.archives.result, np.array(list(before)))
-    key, episodes = jax.random.fold_in(one.key(), AGAIN), one.config.confirm or one.config.episodes
+    key, episodes = one.key("re-evaluate"), one.config.confirm or one.config.episodes
     slots = AT_ONCE // episodes
     padded = {name: np.resize(values, (slots, *values.shape[1:])) for name, values in elites.items()}
     again = problem().judge_elites(padded, key, episodes, np.arange(slots) < len(before))

@@ -146,7 +146,7 @@ def test_means_at_start_and_restart() -> None:
     assert 1 < measures.max() <= 2
     first = random.strategies[0].mean
     random.iteration = 5
-    random.restart_strategy(0)
+    random.restart_strategy(0, "mean")
     assert (random.strategies[0].mean != first).all()
 
 

@@ -165,7 +165,7 @@ def test_what_begins_with_elites_sees_as_they_do(tmp_path: Path) -> None:
     best = first.elite(first.best())
     for name in ("mean", "variance", "count"):
         np.testing.assert_array_equal(getattr(second.search.observation, name), best[f"observation_{name}"])
-    own = second.problem.start(second.key()).observation
+    own = second.problem.start(second.key("start")).observation
     assert not np.allclose(own.mean, best["observation_mean"], rtol=1e-3), "otherwise nothing is tested"
     many = np.repeat(best["solution"][None, None], 4, axis=1)
     judged = second.judge(many, jax.random.key(0))

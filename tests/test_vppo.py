@@ -211,7 +211,7 @@ def test_with_one_agent_it_is_plain_ppo(clip_values: bool) -> None:
 
     shuffle_key = jax.random.fold_in(keys[0], 2**31 - 1)
     size = len(normal)
-    for epoch_key in jax.random.split(shuffle_key, config.epochs):
+    for epoch_key in jax.random.split(keys[0], config.epochs):
         for rows in np.asarray(jax.random.permutation(epoch_key, size)).reshape(config.minibatches, -1):
             gradient = jax.grad(loss)(learnt, rows)
             norm = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in gradient))

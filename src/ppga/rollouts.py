@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ppga import random
 from ppga.errors import at_least_one
 from ppga.physics import Array
 from ppga.policies import Network, Policy
@@ -105,7 +106,7 @@ def play(
         playing: (n,) bool, which of them are played at all; the others score 0 in 0 steps.
         every: return the transitions of the first episode, and of each that is so many after it; 0 for none.
     """
-    start_key, act_key = _split(key)
+    start_key, act_key = random.split_each(key)
     state = task.reset(start_key, n)
     if playing is not None:
         state = replace(state, truncated=state.truncated | ~playing)
@@ -172,11 +173,6 @@ def explore(
 
     state, film = jax.lax.scan(step, state, jnp.arange(steps))
     return state, _environments_first(film)
-
-
-def _split(key: Array) -> Array:
-    """Keys of the starts and of the actions, from one key or from (n,)."""
-    return jax.vmap(jax.random.split, out_axes=1)(key) if key.ndim else jax.random.split(key)
 
 
 def _at(key: Array, time: Array) -> Array:
@@ -280,7 +276,7 @@ class Judge:
 def record(task: Environment, act: Act, key: Array, n: int, steps: int) -> Recording:
     """The first `steps` steps of n episodes, as `evaluate` plays them."""
     at_least_one("steps", steps)
-    start_key, act_key = _split(key)
+    start_key, act_key = random.split_each(key)
 
     def step(state: TaskState, time: Array) -> tuple[TaskState, Recording]:
         action = act(state.observation, _at(act_key, time), state.steps)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from ppga import random
 from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
 from ppga.archives.pair import elites_of
@@ -23,10 +24,6 @@ from ppga.tasks import Environment
 
 AT_ONCE = 128
 """Episodes that are worth playing at once."""
-AGAIN = 10**6
-"""Stream of an iteration's randomness by which elites are judged once more."""
-ANEW = AGAIN + 1
-"""Stream of it by which those begin anew that are lost."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +193,7 @@ class Algorithm:
 
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Begin a new run, with elites (n, ...) of another one if there are any."""
-        self.search = self.problem.start(self.key())
+        self.search = self.problem.start(self.key("start"))
         self.env_steps += self.problem.start_steps
         if elites is not None:
             self.begin_at(elites)
@@ -214,7 +211,7 @@ class Algorithm:
         problem: Any = self.problem
         for emitter in range(self.config.emitters):
             elite = {name: elites[name][best[emitter % len(best)]] for name in wanted}
-            self.search = problem.move(self.search, emitter, elite, jax.random.fold_in(self.key(), emitter))
+            self.search = problem.move(self.search, emitter, elite, self.key(f"start at elite {emitter}"))
 
     def cost(self) -> Cost:
         """What an iteration takes."""
@@ -251,7 +248,7 @@ class Algorithm:
         mend = getattr(self.problem, "mend", None)
         if mend is None:  # nobody learns there
             return
-        self.search, lost = mend(self.search, jax.random.fold_in(self.key(), ANEW))
+        self.search, lost = mend(self.search, self.key("reinitialize"))
         self.env_steps += self.problem.start_steps if lost.any() else 0  # new ones have looked around
         for number in np.flatnonzero(lost):
             self.nonfinite += 1
@@ -265,13 +262,13 @@ class Algorithm:
 
     # For the algorithms.
 
-    def key(self) -> jax.Array:
-        """The randomness of this iteration."""
-        return jax.random.fold_in(jax.random.key(self.seed), self.iteration)
+    def key(self, stream: str) -> jax.Array:
+        """Key of a named random stream in this iteration; each name is used once in an iteration."""
+        return random.key(self.seed, self.iteration, stream)
 
-    def draws(self, stream: int) -> np.random.Generator:
-        """Randomness of this iteration for NumPy, several streams of it, from 0."""
-        return np.random.default_rng([self.seed, self.iteration, stream + 10])  # a last 0 would not count
+    def generator(self, stream: str) -> np.random.Generator:
+        """The same for NumPy."""
+        return random.generator(self.seed, self.iteration, stream)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -382,8 +379,7 @@ class Algorithm:
             rows = np.minimum(np.arange(size), len(cells) - 1)
             elites = elites_of(self.archives.result, cells[rows])
             playing = np.arange(size) < len(cells)
-            key = jax.random.fold_in(self.key(), AGAIN)
-            judged = self.problem.judge_elites(elites, key, episodes, playing)
+            judged = self.problem.judge_elites(elites, self.key("re-evaluate"), episodes, playing)
             self.count(judged)
             found = slice(len(cells))
             moved = self.archives.correct(cells, judged.objective[found], judged.measures[found], episodes)
@@ -418,7 +414,7 @@ class Algorithm:
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
         """Go on from a `state()`."""
-        shapes, structure = jax.tree.flatten(jax.eval_shape(self.problem.start, self.key()))
+        shapes, structure = jax.tree.flatten(jax.eval_shape(self.problem.start, self.key("start")))
         leaves = [state[f"search/{number:03d}"] for number in range(len(shapes))]
         for leaf, wanted in zip(leaves, shapes, strict=True):
             if leaf.shape != wanted.shape or leaf.dtype != wanted.dtype:

@@ -5,7 +5,6 @@ TD3 tells how the reward changes, and an evolution strategy how the measures do.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 from ribs.emitters import GradientArborescenceEmitter
 from scipy.stats import rankdata
@@ -63,20 +62,18 @@ class CMAMAEGA(WithEmitters):
 
     def iterate(self) -> dict[str, Any]:
         """Gradients, branches, archive, adaptation and step."""
-        keys = jax.random.split(self.key(), 6)
-        around_key, again_key, gradient_key, judge_key, confirm_key, learn_key = keys
         theta = np.concatenate([emitter.ask_dqd() for emitter in self.emitters])  # (m, d)
-        noise = mirrored(self.draws(0), len(theta), self.config.es_samples, theta.shape[1])
+        noise = mirrored(self.generator("samples"), len(theta), self.config.es_samples, theta.shape[1])
         samples = (theta[:, None] + self.config.es_sigma * noise).astype(np.float32)
-        around = self.judge(samples, around_key)
+        around = self.judge(samples, self.key("evaluate samples"))
         with self.phase("archive"):
             sampled = self.guide(samples, around, _rows(samples))
-        new_elites = self.keep(samples, around, again_key)
+        new_elites = self.keep(samples, around, self.key("confirm samples"))
 
         with self.phase("learn"):
-            self.search, learnt = self.problem.learn(self.search, learn_key)
+            self.search, learnt = self.problem.learn(self.search, self.key("learn"))
             rewards = [
-                self.problem.gradient(self.search, 0, place, jax.random.fold_in(gradient_key, number))
+                self.problem.gradient(self.search, 0, place, self.key(f"gradient {number}"))
                 for number, place in enumerate(theta)
             ]
         self.count(learnt)
@@ -88,12 +85,12 @@ class CMAMAEGA(WithEmitters):
         branches = np.stack([emitter.ask() for emitter in self.emitters])  # (m, n, d)
         greedy = np.broadcast_to(self.problem.greedy(self.search), theta.shape)  # one is judged m times
         everyone = np.concatenate([theta[:, None], greedy[:, None], branches], axis=1).astype(np.float32)
-        judged = self.judge(everyone, judge_key)
+        judged = self.judge(everyone, self.key("evaluate"))
         rows = _rows(everyone)
         with self.phase("archive"):
             others = self.guide(everyone[:, :2], judged, rows[:, :2])
             guidance = self.guide(everyone[:, 2:], judged, rows[:, 2:])
-        new_elites = new_elites + self.keep(everyone, judged, confirm_key)
+        new_elites = new_elites + self.keep(everyone, judged, self.key("confirm"))
         with self.phase("tell"):
             self.tell(everyone[:, 2:], judged, rows[:, 2:], guidance)
         return {

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from ppga import random
 from ppga.algorithms.base import Algorithm, under
 from ppga.algorithms.problem import Judgement
 from ppga.archives import Guidance
@@ -27,8 +27,8 @@ class WithEmitters(Algorithm):
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Begin at random solutions."""
         super().start(elites)
-        key = jax.random.fold_in(self.key(), 1)
-        self.emitters = self.make_emitters(self.problem.random(key, self.config.emitters))
+        first = self.problem.random(self.key("first solutions"), self.config.emitters)
+        self.emitters = self.make_emitters(first)
 
     def tell(self, solutions: NumpyArray, judged: Judgement, rows: NumpyArray, guidance: Guidance) -> None:
         """Tell every emitter what its solutions (m, n, d) are worth.
@@ -57,7 +57,7 @@ class WithEmitters(Algorithm):
         }
         restarts = sum(emitter.restarts for emitter in self.emitters)
         # where a restart begins is up to the archive
-        self.archives.soft.reseed([self.seed, self.iteration, 8])
+        self.archives.soft.reseed(random.entropy(self.seed, self.iteration, "restart"))
         for number, emitter in enumerate(self.emitters):
             its = slice(number * n, (number + 1) * n)
             emitter.tell(

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from ribs.emitters.operators import IsoLineOperator
 
+from ppga import random
 from ppga.algorithms.base import Algorithm
 from ppga.algorithms.policy_problem import PolicyProblem
 from ppga.algorithms.problem import Problem
@@ -32,13 +33,12 @@ class MAPElites(Algorithm):
 
     def iterate(self) -> dict[str, Any]:
         """One generation."""
-        vary_key, judge_key, confirm_key, learn_key = jax.random.split(self.key(), 4)
         with self.phase("vary"):
-            offspring = self.offspring(vary_key)[None]  # (1, n, d)
-        judged = self.judge(offspring, judge_key)
-        new_elites = self.keep(offspring, judged, confirm_key)
+            offspring = self.offspring(self.key("offspring"))[None]  # (1, n, d)
+        judged = self.judge(offspring, self.key("evaluate"))
+        new_elites = self.keep(offspring, judged, self.key("confirm"))
         with self.phase("learn"):
-            learnt = self.learn(learn_key)
+            learnt = self.learn(self.key("learn"))
         return {"new_elites": int(new_elites.sum()), **learnt}
 
     def offspring(self, key: jax.Array) -> NumpyArray:
@@ -51,17 +51,17 @@ class MAPElites(Algorithm):
         """What a learner does with the experience; here there is none."""
         return {}
 
-    def elites(self, n: int, stream: int) -> NumpyArray:
-        """Solutions (n, d) of elites, every filled cell as likely."""
-        return self.archives.random_elites(self.draws(stream), n)["solution"]
+    def elites(self, n: int, stream: str) -> NumpyArray:
+        """Solutions (n, d) of elites, every filled cell as likely, drawn by a named random stream."""
+        return self.archives.random_elites(self.generator(stream), n)["solution"]
 
     def iso_line(self, n: int) -> NumpyArray:
         """Elites moved a little, and along the line to another: (n, d)."""
-        return self.vary(np.stack([self.elites(n, 0), self.elites(n, 1)]))
+        return self.vary(np.stack([self.elites(n, "first parents"), self.elites(n, "second parents")]))
 
     def vary(self, parents: NumpyArray) -> NumpyArray:
         """Children (n, d) of parents (2, n, d)."""
-        seed: Any = np.random.SeedSequence([self.seed, self.iteration, 9])
+        seed: Any = np.random.SeedSequence(random.entropy(self.seed, self.iteration, "variation"))
         return np.asarray(IsoLineOperator(self.config.iso_sigma, self.config.line_sigma, seed).ask(parents))
 
 

@@ -102,8 +102,9 @@ class OffPolicy(PolicyProblem):
     ) -> tuple[Critics, Actor, Effort]:
         """Some gradient steps of critics and actors (J, ...) for weights (J, k+1 or more)."""
         total = np.zeros(len(weights))
-        for number, rows in enumerate(self.samples(state, key, steps)):
-            keys = jax.random.split(jax.random.fold_in(key, number), len(weights))
+        sample_key, noise_key = jax.random.split(key)
+        for number, rows in enumerate(self.samples(state, sample_key, steps)):
+            keys = jax.random.split(jax.random.fold_in(noise_key, number), len(weights))
             critics, actors, loss = self.td3.train(critics, actors, rows, weights, keys)
             total += len(rows) * np.asarray(loss)
             self.progress()

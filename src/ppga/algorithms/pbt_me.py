@@ -179,31 +179,30 @@ class PBTME(MAPElites):
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Judge the population and other agents that have learnt nothing yet, `branches` in all."""
         super().start(elites)
-        draw_key, judge_key, confirm_key = jax.random.split(jax.random.fold_in(self.key(), 1), 3)
         everyone = self.search.agents
         others = self.config.branches - len(everyone.actor)
         if others > 0:
-            drawn = jax.vmap(self.problem.sac.init)(jax.random.split(draw_key, others))
+            drawn = jax.vmap(self.problem.sac.init)(jax.random.split(self.key("first solutions"), others))
             everyone = _together(everyone, drawn)
         solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
-        judged = self.judge(solutions, judge_key)
-        self.keep(solutions, judged, confirm_key, self.problem.described(self.search, everyone))
+        judged = self.judge(solutions, self.key("evaluate"))
+        self.keep(solutions, judged, self.key("confirm"), self.problem.described(self.search, everyone))
 
     def iterate(self) -> dict[str, Any]:
         """One generation."""
-        learn_key, judge_key, confirm_key, exchange_key = jax.random.split(self.key(), 4)
         with self.phase("learn"):
-            self.search, learnt = self.problem.learn(self.search, learn_key)
+            self.search, learnt = self.problem.learn(self.search, self.key("learn"))
         self.count(learnt)
         with self.phase("vary"):
             everyone = self.with_varied(self.search.agents)
         solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
-        judged = self.judge(solutions, judge_key)
-        new_elites = self.keep(solutions, judged, confirm_key, self.problem.described(self.search, everyone))
+        judged = self.judge(solutions, self.key("evaluate"))
+        fields = self.problem.described(self.search, everyone)
+        new_elites = self.keep(solutions, judged, self.key("confirm"), fields)
         population = self.problem.sac.config.population
         worth = np.nan_to_num(judged.objective[:population], nan=-np.inf)
         with self.phase("exchange"):
-            self.exchange(worth, exchange_key)
+            self.exchange(worth)
         best = int(worth.argmax())
         return {
             "new_elites": int(new_elites.sum()),
@@ -219,7 +218,10 @@ class PBTME(MAPElites):
         n = self.config.branches - len(agents.actor)
         if n <= 0:
             return agents
-        pairs = [self.archives.random_elites(self.draws(stream), n) for stream in (0, 1)]
+        pairs = [
+            self.archives.random_elites(self.generator(stream), n)
+            for stream in ("first parents", "second parents")
+        ]
         whole = np.stack(
             [np.concatenate([pair["solution"], pair["critics"].reshape(n, -1)], axis=1) for pair in pairs]
         )
@@ -233,7 +235,7 @@ class PBTME(MAPElites):
         )
         return _together(agents, children)
 
-    def exchange(self, worth: NumpyArray, key: jax.Array) -> None:
+    def exchange(self, worth: NumpyArray) -> None:
         """Copies of the best agents, and elites, in the places of others; with new hyperparameters."""
         config, sac = self.problem.sac.config, self.problem.sac
         order = np.argsort(-worth, kind="stable")
@@ -244,13 +246,14 @@ class PBTME(MAPElites):
         if len(losers):
             chosen = order[np.arange(len(losers)) % best]
             agents: Agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(chosen)], self.search.agents)
-            fresh = jax.vmap(sac.draw_hyper)(jax.random.split(key, len(losers)))
+            fresh = jax.vmap(sac.draw_hyper)(jax.random.split(self.key("worst"), len(losers)))
             copies = self.beginners(agents.actor, agents.critics, agents.log_temperature, fresh)
             self.search = self.problem.replace(self.search, losers, copies)
         replaced = order[max(best, count - worst - archived) : count - worst]  # the next worst
         if len(replaced) and not self.archives.result.empty:
-            elites = self.archives.random_elites(self.draws(3), len(replaced))
-            fresh = jax.vmap(sac.draw_hyper)(jax.random.split(jax.random.fold_in(key, 1), len(replaced)))
+            elites = self.archives.random_elites(self.generator("replacements"), len(replaced))
+            keys = jax.random.split(self.key("replacements"), len(replaced))
+            fresh = jax.vmap(sac.draw_hyper)(keys)
             agents = self.beginners(elites["solution"], elites["critics"], elites["log_temperature"], fresh)
             self.search = self.problem.replace(self.search, replaced, agents)
 

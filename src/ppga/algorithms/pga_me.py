@@ -48,7 +48,7 @@ class PGAME(MAPElites):
         greedy = self.problem.greedy(self.search)
         climbing = max(0, round(self.config.gradient_share * n) - len(greedy))
         which = np.arange(climbing) % len(greedy)  # learners take turns
-        climbed = self.problem.climb(self.search, self.elites(climbing, 2), which, key)
+        climbed = self.problem.climb(self.search, self.elites(climbing, "gradient parents"), which, key)
         greedy = greedy[: n - climbing]
         return np.concatenate([greedy, climbed, self.iso_line(n - len(greedy) - climbing)])
 

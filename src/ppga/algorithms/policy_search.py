@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ppga import random
 from ppga.algorithms.base import Cost, SearchConfig
 from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
 from ppga.algorithms.problem import Effort
@@ -177,8 +178,11 @@ class PolicySearch(PolicyProblem):
         state = self._with_noise(state) if first else state
         agents = Agent(state.policies, state.returns, _of(state.skills, k1))
         agents = self.vppo.forget(agents) if first and self.ppo.fresh_adam else agents
-        worlds, seen = self.vppo.collect(agents, state.worlds, keys)
-        learnt, report, way = self.vppo.update_watched(agents, seen, jnp.asarray(weights, jnp.float32), keys)
+        collect_keys, update_keys = random.split_each(keys)
+        worlds, seen = self.vppo.collect(agents, state.worlds, collect_keys)
+        learnt, report, way = self.vppo.update_watched(
+            agents, seen, jnp.asarray(weights, jnp.float32), update_keys
+        )
         after = self.vppo.observe(learnt, seen)
         skills = _with_one(state.skills, after.skill, k1)
         effort = self._effort(report, 1, ("the walk",) * len(weights))

@@ -67,7 +67,7 @@ class PPGA(Algorithm):
         # whether each follows the reward alone in this leg
         self.rewarding = np.zeros(self.config.emitters, bool)
         for emitter in range(self.config.emitters):
-            self.restart_strategy(emitter)
+            self.restart_strategy(emitter, "first mean")
 
     def cost(self) -> Cost:
         """What an iteration takes."""
@@ -80,10 +80,8 @@ class PPGA(Algorithm):
     def iterate(self) -> dict[str, Any]:
         """One pass of the loop: gradients, branches, archive, adaptation, walk, restart."""
         problem = self.problem
-        jacobian_key, judge_key, walk_key, confirm_key = jax.random.split(self.key(), 4)
-
         with self.phase("jacobian"):
-            self.search, jacobian, gradients = problem.jacobian(self.search, jacobian_key)
+            self.search, jacobian, gradients = problem.jacobian(self.search, self.key("jacobian"))
         self.count(gradients)
         directions, lengths = unit_rows(jacobian[:, : self.directions])  # (m, k+1, d), (m, k+1)
 
@@ -92,14 +90,14 @@ class PPGA(Algorithm):
         branches = theta + (coefficients @ directions).astype(theta.dtype)  # (m, lambda, d)
 
         everyone = np.concatenate([theta, branches], axis=1)  # (m, 1 + lambda, d)
-        judged = self.judge(everyone, judge_key)
+        judged = self.judge(everyone, self.key("evaluate"))
 
         with self.phase("archive"):
             m, n = self.config.emitters, self.config.branches
             rows = np.arange(m * (1 + n)).reshape(m, 1 + n)
             itself = self.guide(theta, judged, rows[:, :1])
             branched = self.guide(branches, judged, rows[:, 1:])
-        new_elites = self.keep(everyone, judged, confirm_key)  # (m,)
+        new_elites = self.keep(everyone, judged, self.key("confirm"))  # (m,)
         self.idle = np.where(new_elites, 0, self.idle + 1)
         scarce = new_elites < SCARCE * self.config.branches
         self.search = problem.stir(self.search, np.where(scarce, STIR, 1 / STIR))
@@ -114,7 +112,7 @@ class PPGA(Algorithm):
         walked = Effort()
         if not stuck.all():
             with self.phase("walk"):
-                walked = self.step_on(branches, ranking, walk_key)
+                walked = self.step_on(branches, ranking, self.key("walk"))
             self.count(walked)
 
         record = {
@@ -131,7 +129,7 @@ class PPGA(Algorithm):
         self.warn(lengths)
         if self.iteration == self.config.reward_first:  # from here on, c_mu steers: it begins unprejudiced
             for emitter in range(self.config.emitters):
-                self.restart_strategy(emitter)
+                self.restart_strategy(emitter, "mean after the reward")
         for emitter, strategy in enumerate(self.strategies):
             done = strategy.check_stop(improvement[emitter][ranking[emitter]])
             if stuck[emitter] or done or self.tired(emitter):
@@ -188,27 +186,27 @@ class PPGA(Algorithm):
 
     def restart(self, number: int) -> None:
         """Begin again at an elite of the archive; at the best one, for the reward, every so often."""
-        self.restart_strategy(number)
-        self.restarts += 1
+        self.restarts += 1  # names the random streams: there may be several in an iteration
+        self.restart_strategy(number, f"mean of restart {self.restarts}")
         self.idle[number] = self.age[number] = 0
         every = self.config.reward_every
         self.rewarding[number] = bool(every) and self.restarts % every == 1 % every
         if not self.archives.result.empty:
-            draws = np.random.default_rng([self.seed, self.iteration, number, 1])
+            draws = self.generator(f"elite of restart {self.restarts}")
             if self.rewarding[number]:
                 elite = self.archives.best_elite()
             else:
                 where = self.config.restart_at
                 elite = self.archives.random_elite(draws, where != "random", where == "promising")
-            key = jax.random.fold_in(self.key(), number)
+            key = self.key(f"restart {self.restarts}")
             self.search = self.problem.move(self.search, number, elite, key)
 
-    def restart_strategy(self, emitter: int) -> None:
-        """XNES back to its first step size, around zero or around a random point."""
+    def restart_strategy(self, emitter: int, stream: str) -> None:
+        """XNES back to its first step size, around zero or a random point, drawn by a named stream."""
         strategy = self.strategies[emitter]
         mean = np.zeros(strategy.solution_dim)
         if self.config.mean == "random":
-            draws = np.random.default_rng([self.seed, self.iteration, emitter, 0])
+            draws = self.generator(f"{stream}, {emitter}")
             mean = np.concatenate([draws.uniform(0, 2, 1), draws.uniform(-2, 2, len(mean) - 1)])
         strategy.reset(mean)
 

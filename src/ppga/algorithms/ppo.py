@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
 from ppga.algorithms.base import Algorithm, Cost
@@ -39,20 +38,19 @@ class PPO(Algorithm):
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, then a judgement."""
-        walk_key, judge_key, confirm_key = jax.random.split(self.key(), 3)
         m, k = self.config.emitters, len(self.problem.measure_names)
         weights = np.zeros((m, 1 + k))
         weights[:, 0] = 1.0
         with self.phase("walk"):
             updates = self.config.first_updates or self.config.walk_updates
-            self.search, walked = self.problem.walk(self.search, weights, walk_key, updates)
+            self.search, walked = self.problem.walk(self.search, weights, self.key("walk"), updates)
         self.count(walked)
         theta = self.problem.solutions(self.search)[:, None]
-        judged = self.judge(theta, judge_key)
+        judged = self.judge(theta, self.key("evaluate"))
         with self.phase("archive"):
             guidance = self.guide(theta, judged, np.arange(m)[:, None])
         return {
-            "new_elites": int(self.keep(theta, judged, confirm_key).sum()),
+            "new_elites": int(self.keep(theta, judged, self.key("confirm")).sum()),
             "soft_new": int(guidance.entered.sum()),
             "search_objective": judged.objective.tolist(),
             "search_measures": judged.measures.tolist(),

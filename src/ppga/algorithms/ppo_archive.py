@@ -4,7 +4,6 @@ through is judged.
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from ppga.algorithms.policy_search import PolicySearch
@@ -28,24 +27,25 @@ class PPOArchive(PPO):
 
     def iterate(self) -> dict[str, Any]:
         """Some updates, the last one step by step, then a judgement."""
-        walk_key, watch_key, judge_key, confirm_key = jax.random.split(self.key(), 4)
         weights = np.zeros((self.config.emitters, 1 + len(self.problem.measure_names)))
         weights[:, 0] = 1.0
         alone = self.config.walk_updates == 1
         with self.phase("walk"):
             if not alone:
                 self.search, walked = self.problem.walk(
-                    self.search, weights, walk_key, self.config.walk_updates - 1
+                    self.search, weights, self.key("walk"), self.config.walk_updates - 1
                 )
                 self.count(walked)
-            before, after, way, watched = self.problem.watch(self.search, weights, watch_key, alone)
+            before, after, way, watched = self.problem.watch(
+                self.search, weights, self.key("last update"), alone
+            )
         self.count(watched)
         # evenly spaced, the last one among them
         chosen = np.linspace(way.shape[1] - 1, 0, self.judged()).round().astype(int)[::-1]
         passed = way[:, chosen]
         self.search = before
-        judged = self.judge(passed, judge_key)
-        new_elites = self.keep(passed, judged, confirm_key)
+        judged = self.judge(passed, self.key("evaluate"))
+        new_elites = self.keep(passed, judged, self.key("confirm"))
         self.search = after
         last = (1 + np.arange(len(passed))) * len(chosen) - 1
         return {

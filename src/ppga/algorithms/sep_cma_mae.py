@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 from ribs.emitters import EvolutionStrategyEmitter
 
@@ -48,14 +47,13 @@ class SepCMAMAE(WithEmitters):
 
     def iterate(self) -> dict[str, Any]:
         """One generation."""
-        judge_key, confirm_key = jax.random.split(self.key())
         with self.phase("ask"):
             offspring = np.stack([emitter.ask() for emitter in self.emitters])  # (m, n, d)
-        judged = self.judge(offspring, judge_key)
+        judged = self.judge(offspring, self.key("evaluate"))
         with self.phase("archive"):
             rows = np.arange(offspring.shape[0] * offspring.shape[1]).reshape(offspring.shape[:2])
             guidance = self.guide(offspring, judged, rows)
-        new_elites = self.keep(offspring, judged, confirm_key)
+        new_elites = self.keep(offspring, judged, self.key("confirm"))
         with self.phase("tell"):
             self.tell(offspring, judged, rows, guidance)
         return {

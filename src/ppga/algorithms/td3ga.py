@@ -69,14 +69,15 @@ class TD3Search(OffPolicy):
         self, state: TD3GAState, weights: NumpyArray, key: Array, updates: int | None = None
     ) -> tuple[TD3GAState, Effort]:
         """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
-        mixed = weights / (self._spread(state, key) if self.search.mix == "scaled" else 1.0)
+        spread_key, learn_key = jax.random.split(key)
+        mixed = weights / (self._spread(state, spread_key) if self.search.mix == "scaled" else 1.0)
         mixed[~mixed.any(axis=1), 0] = 1.0
         mixed = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
         actors, critics, effort = self._learn(
             state,
             jnp.array([len(self.weights)]),
             jnp.asarray(mixed, jnp.float32)[:, None],
-            key,
+            learn_key,
             updates or self.search.walk_updates,
         )
         return replace(state, theta=jnp.asarray(actors[:, 0]), critics=critics), effort
@@ -98,7 +99,7 @@ class TD3Search(OffPolicy):
 
     def _spread(self, state: TD3GAState, key: Array) -> NumpyArray:
         """How much what a step gives (k+1,) varies over all that is remembered."""
-        (rows,) = self.samples(state, jax.random.fold_in(key, 2**31 - 1), 1, 4096)
+        (rows,) = self.samples(state, key, 1, 4096)
         spread = np.asarray(self.layout.split(rows[0]).gains).std(axis=0)
         return np.where(spread > 1e-3, spread, np.inf)  # what does not vary has no say
 
@@ -145,7 +146,6 @@ class TD3GA(PPGA):
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Judge random policies first, so that there is experience to learn from."""
         super().start(elites)
-        draw_key, judge_key, confirm_key = jax.random.split(jax.random.fold_in(self.key(), 1), 3)
-        n = self.config.emitters * self.config.branches
-        policies = self.problem.random(draw_key, n).reshape(self.config.emitters, self.config.branches, -1)
-        self.keep(policies, self.judge(policies, judge_key), confirm_key)
+        m, n = self.config.emitters, self.config.branches
+        policies = self.problem.random(self.key("first solutions"), m * n).reshape(m, n, -1)
+        self.keep(policies, self.judge(policies, self.key("evaluate")), self.key("confirm"))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ppga import random
 from ppga.physics import Array
 from ppga.policies import Moments, Network, Policy, init_mlp, init_policy, log_density
 from ppga.storage import NumpyArray
@@ -343,9 +344,9 @@ class VPPO:
             agents = self.forget(agents)
         reports = []
         for number in range(updates):
-            now = _fold_in(keys, number)
-            worlds, trajectory = self.collect(agents, worlds, now)
-            agents, report, _ = self.update(agents, trajectory, weights, now)
+            collect_keys, update_keys = random.split_each(_fold_in(keys, number))
+            worlds, trajectory = self.collect(agents, worlds, collect_keys)
+            agents, report, _ = self.update(agents, trajectory, weights, update_keys)
             if learn_normalisers:
                 agents = self.observe(agents, trajectory)
             reports.append(report)
@@ -370,7 +371,7 @@ class VPPO:
 
         def step(worlds: Worlds, number: Array) -> tuple[Worlds, Trajectory]:
             state = worlds.state
-            act_keys, restart_keys = _split(_fold_in(keys, number))
+            act_keys, restart_keys = random.split_each(_fold_in(keys, number))
             observation = apart(state.observation)
             noise = jax.vmap(lambda key: jax.random.normal(key, (share, task.action_size)))(act_keys)
             mean = jax.vmap(lambda policy, seen: policy.mean_action(self.actor, seen))(
@@ -435,7 +436,7 @@ class VPPO:
             lambda key: jnp.concatenate(
                 [jax.random.permutation(key, size) for key in jax.random.split(key, config.epochs)]
             )
-        )(_fold_in(keys, 2**31 - 1))
+        )(keys)
         orders = jnp.moveaxis(orders.reshape(len(keys), steps, size // config.minibatches), 1, 0)
 
         def all_agents(carry: _Carry, rows: Array) -> _Carry:
@@ -627,8 +628,3 @@ def observe(agent: Agent, seen: Trajectory) -> Agent:
 @jax.jit
 def _fold_in(keys: Array, number: Array) -> Array:
     return jnp.asarray(jax.vmap(lambda key: jax.random.fold_in(key, number))(keys))
-
-
-def _split(keys: Array) -> tuple[Array, Array]:
-    pairs = jax.vmap(jax.random.split)(keys)
-    return pairs[:, 0], pairs[:, 1]

@@ -209,7 +209,6 @@ def test_with_one_agent_it_is_plain_ppo(clip_values: bool) -> None:
             error = jnp.maximum(error, (near - target[rows]) ** 2)
         return -surrogate.mean() + 2.0 * 0.5 * error.mean() - 0.01 * log_std.sum()
 
-    shuffle_key = jax.random.fold_in(keys[0], 2**31 - 1)
     size = len(normal)
     for epoch_key in jax.random.split(keys[0], config.epochs):
         for rows in np.asarray(jax.random.permutation(epoch_key, size)).reshape(config.minibatches, -1):

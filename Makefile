@@ -63,6 +63,10 @@ system:
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y libegl1 libgl1-mesa-dri >/dev/null || echo "could not install libegl1"; \
 	else echo "no EGL here: pictures of robots are not tested (Debian: libegl1 libgl1-mesa-dri)"; fi
+	@if ldconfig -p 2>/dev/null | grep -q libOSMesa.so; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y libosmesa6 >/dev/null || echo "could not install libosmesa6"; \
+	else echo "no OSMesa here: drawing without EGL is not tested (Debian: libosmesa6)"; fi
 	@if command -v chromedriver >/dev/null && command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y chromium chromium-driver >/dev/null || echo "could not install chromium"; \

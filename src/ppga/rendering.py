@@ -15,6 +15,8 @@ from ppga.storage import NumpyArray
 
 BACKENDS = ("egl", "osmesa")
 """What draws without a window on Linux, in the order they are tried; MUJOCO_GL chooses one."""
+PLATFORM = "PYOPENGL_PLATFORM"
+"""Environment variable that tells PyOpenGL which libraries to load; MuJoCo's backends set it."""
 MARGIN = 1.3
 """How much more than the robot in its first pose is seen: it will leap."""
 
@@ -100,17 +102,38 @@ def _open_context(width: int, height: int) -> Any:
     """A current OpenGL context without a window, from the first backend that gives one."""
     problems = []
     for name in _backends():
+        platform, imported = os.environ.get(PLATFORM), set(sys.modules)
         try:
             context = importlib.import_module(name).GLContext(width, height)
             context.make_current()
         except Exception as error:  # a missing driver shows itself in many ways
             problems.append(f"{name.removeprefix('mujoco.')}: {_first_line(error)}")
+            _undo_import(name, platform, imported)
         else:
+            if problems:  # or MuJoCo's C library would load OpenGL by the backend that failed
+                os.environ["MUJOCO_GL"] = name.removeprefix("mujoco.")
             return context
     raise InputError(
         "this machine cannot draw robots without a window (" + "; ".join(problems) + "). "
-        "On Debian: apt-get install libegl1 libgl1-mesa-dri."
+        "On Debian: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6."
     )
+
+
+def _undo_import(backend: str, platform: str | None, imported: set[str]) -> None:
+    """Let another backend import PyOpenGL for its own platform: this choice is made once, at its import.
+
+    Args:
+        backend: the module that failed.
+        platform: value of the environment variable PYOPENGL_PLATFORM before its import.
+        imported: names of the modules that were imported before it.
+    """
+    if platform is None:
+        os.environ.pop(PLATFORM, None)
+    else:
+        os.environ[PLATFORM] = platform
+    for name in set(sys.modules) - imported:
+        if name.partition(".")[0] == "OpenGL" or f"{name}.".startswith(f"{backend}."):
+            del sys.modules[name]
 
 
 def _backends() -> Sequence[str]:

@@ -114,8 +114,10 @@ def _facts_table(facts: dict[str, Any]) -> Table:
         for extra, there in facts["extras"].items()
     ]
     versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
+    cores, usable = facts["cores"], facts["usable_cores"]
+    quota = f", CPU quota of {usable}" if usable < cores else ""
     for label, value in (
-        ("processor", f"{facts['cpu']}, {facts['cores']} cores visible"),
+        ("processor", f"{facts['cpu']}, {cores} cores visible{quota}"),
         ("memory", f"{facts['memory_gib']} GiB"),
         ("system", f"{facts['system']}, Python {facts['python']}"),
         ("JAX devices", ", ".join(facts["devices"])),

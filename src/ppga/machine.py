@@ -1,6 +1,8 @@
 """What this machine has: named in every benchmark, and shown by `ppga doctor`."""
 
+import contextlib
 import importlib.util
+import math
 import os
 import platform
 from importlib import metadata
@@ -16,6 +18,8 @@ PACKAGES = (
 )  # fmt: skip
 EXTRAS = {"mjx": "mujoco.mjx", "view": "viser", "export": "onnxruntime", "compare": "brax"}
 """Optional extra -> the package it brings."""
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+"""Where Linux tells about control groups, and which of them this process is in."""
 
 
 def describe() -> dict[str, Any]:
@@ -24,7 +28,8 @@ def describe() -> dict[str, Any]:
 
     return {
         "cpu": cpu_model(),
-        "cores": visible_cores(),
+        "cores": _affine_cores(),
+        "usable_cores": visible_cores(),
         "memory_gib": _memory_gib(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -47,10 +52,48 @@ def check_devices() -> None:
 
 
 def visible_cores() -> int:
-    """CPU cores this process may use."""
+    """CPU cores this process may use: those of its affinity, or fewer if a CPU quota allows no more."""
+    return max(1, min([_affine_cores(), *_core_quotas(GROUPS, OWN_GROUPS)]))
+
+
+def _affine_cores() -> int:
+    """CPU cores this process may run on, whatever its quota: XLA has as many threads."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _core_quotas(root: Path, own: Path) -> list[int]:
+    """CPU quotas, in cores and rounded up, of the control groups around this process that have one."""
+    quotas = []
+    version_2 = [(group / "cpu.max",) for group in _groups(root, own)]
+    version_1 = [
+        (group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
+        for group in _groups(root / "cpu", own, "cpu")
+    ]
+    for files in (*version_2, *version_1):
+        with contextlib.suppress(OSError, ValueError):  # there is no such file, or no quota ("max")
+            quota, period = (int(word) for file in files for word in file.read_text().split())
+            if quota > 0 and period > 0:  # -1 is no quota
+                quotas.append(math.ceil(quota / period))
+    return quotas
+
+
+def _groups(root: Path, own: Path, controller: str = "") -> list[Path]:
+    """Folders of the control groups around this process, its own first.
+
+    Args:
+        root: where the groups are mounted. Inside a container this may be the process's own group.
+        own: file that tells the process's group, one line for each hierarchy.
+        controller: of version 1; the groups of version 2 by default.
+    """
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+        place = next(place for _, controllers, place in lines if controller in controllers.split(","))
+    except (OSError, ValueError, StopIteration):
+        return []
+    inside = root / place.lstrip("/")
+    return [group for group in (inside, *inside.parents) if group.is_relative_to(root)]
 
 
 def version_of(package: str) -> str:
@@ -113,25 +156,16 @@ def free_memory() -> int:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         free = int((_memory_gib() or 8.0) * 2**30)
-    return min([free, *_free_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))])
+    return min([free, *_free_in_groups(GROUPS, OWN_GROUPS)])
 
 
 def _free_in_groups(root: Path, own: Path) -> list[int]:
     """Bytes that are free in the control groups around this process which have a limit (version 2)."""
-    try:
-        place = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return []
-    inside = root / place.lstrip("/")
     free = []
-    for group in (inside, *inside.parents):
-        try:
+    for group in _groups(root, own):
+        with contextlib.suppress(OSError, ValueError):
             limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
             told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
             if limit != "max":  # what files have in memory can be had
                 free.append(int(limit) - int(used) + int(told.get("inactive_file", 0)))
-        except (OSError, ValueError):
-            pass
-        if group == root:
-            break
     return free

@@ -24,8 +24,10 @@ from ppga.runs.config import Budget, PPGAConfig, from_json, to_json
 from ppga.storage import read_json, write_json, write_text
 
 FORMAT, FORMAT_VERSION = "ppga run", 1
-EXACT = ("cpu", "cores", "devices", "commit")
-"""What must be the same for a resumed run to be bit-exact, besides the versions."""
+EXACT = ("cpu", "cores", "usable_cores", "devices", "commit")
+"""What must be the same for a resumed run to be bit-exact, besides the versions: XLA splits sums by the cores,
+and episodes are shared among as many threads as there are usable cores.
+"""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class RunFolder:
         """How this machine differs from the one the run was begun on, where it matters for exactness."""
         content = read_json(self.config)
         then, now = content.get("machine", {}), machine.describe()
-        then, now = then | {"commit": content.get("commit")}, now | {"commit": _commit()}
+        older = {"usable_cores": then.get("cores")}  # versions that recorded only `cores` ignored CPU quotas
+        then, now = older | then | {"commit": content.get("commit")}, now | {"commit": _commit()}
         changes = [
             f"{name}: {then.get(name)} then, {now[name]} now" for name in EXACT if then.get(name) != now[name]
         ]

@@ -30,7 +30,7 @@ print(os.environ["PYOPENGL_PLATFORM"])
 )
 @pytest.mark.parametrize("missing", ["library", "driver"])
 def test_robots_are_drawn_by_osmesa_where_egl_is_missing(missing: str, tmp_path: Path) -> None:
-    """EGL fails when it is imported, or when a context is made; both leave traces that OSMesa must not see."""
+    """EGL fails when it is imported, or when a context is made; both leave traces behind."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")
     }

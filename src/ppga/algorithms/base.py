@@ -230,6 +230,7 @@ class Algorithm:
         if self.config.recheck:
             record["moved"] = self.recheck()
         self.mend()
+        self.warnings += sorted(getattr(self.problem, "simulation_warnings", ()))
         return {
             "iteration": self.iteration,
             "evaluations": self.evaluations,

@@ -114,6 +114,11 @@ class PolicyProblem:
             },
         }
 
+    @property
+    def simulation_warnings(self) -> set[str]:
+        """See `Environment.simulation_warnings`."""
+        return self.task.simulation_warnings
+
     def start(self, key: Array) -> Any:
         """How to see."""
         return Sight(self.look(key))

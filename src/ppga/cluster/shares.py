@@ -38,6 +38,15 @@ class Crew(Protocol):
         ...
 
 
+def compute(
+    crew: Crew, task: Environment, kind: str, shared: list[Any], jobs: list[tuple[int, tuple[Any, ...]]]
+) -> list[Any]:
+    """What the jobs give; see `Crew.run`. The workers' simulation warnings are added to the task's."""
+    answers = crew.run(kind, shared, jobs)
+    task.simulation_warnings.update(*(warnings for _, warnings in answers))
+    return [found for found, _ in answers]
+
+
 def policies_together(episodes: int) -> int:
     """How many policies, each playing so many episodes, make a share."""
     return max(1, BODIES // episodes)
@@ -48,11 +57,12 @@ class SharedCollect:
 
     Args:
         crew: who computes them.
+        task: whose environments they are.
         size: environments in a share.
     """
 
-    def __init__(self, crew: Crew, size: int) -> None:
-        self.crew, self.size = crew, size
+    def __init__(self, crew: Crew, task: Environment, size: int) -> None:
+        self.crew, self.task, self.size = crew, task, size
 
     def __call__(self, agents: Agent, worlds: Worlds, keys: Array) -> tuple[Worlds, Trajectory]:
         """See `VPPO.collect`: the environments after it, and trajectories (A, e, T, ...)."""
@@ -67,7 +77,7 @@ class SharedCollect:
             rows = slice(number * self.size, (number + 1) * self.size)
             here = jax.tree.map(lambda leaf, rows=rows: leaf[rows], host)
             jobs.append((number // each, (here, own[number])))
-        found = self.crew.run("collect", shared, jobs)
+        found = compute(self.crew, self.task, "collect", shared, jobs)
         after: Worlds = _joined([worlds for worlds, _ in found])
         seen: Trajectory = _joined([trajectory for _, trajectory in found])  # (shares, size, ...)
         seen = jax.tree.map(lambda leaf: leaf.reshape(count, each * self.size, *leaf.shape[2:]), seen)
@@ -108,7 +118,7 @@ class SharedJudge(Judge):
             part = slice(first, first + size)
             some = jax.tree.map(lambda leaf, part=part: leaf[part], everyone)
             jobs.append((0, (some, keys[part], who[part])))
-        found = self.crew.run("play", [settings], jobs)
+        found = compute(self.crew, self.task, "play", [settings], jobs)
         whole: tuple[Scores, Transitions | None] = jax.tree.map(lambda leaf: leaf[:n], _joined(found))
         return whole
 
@@ -146,6 +156,8 @@ def _without_adam(agents: Agent) -> Agent:
 class Worker:
     """What a worker does, wherever it runs: it holds programs, and nothing of a run.
 
+    Each job's answer is a pair of what it gives and the warnings of the worker's simulations so far.
+
     Args:
         problem: whose rollouts it makes.
     """
@@ -154,17 +166,19 @@ class Worker:
         self.problem = problem
         self._judges: dict[tuple[int, bool, bool], Any] = {}
 
-    def collect(self, agent: Agent, worlds: Worlds, key: NumpyArray) -> tuple[Worlds, Trajectory]:
+    def collect(
+        self, agent: Agent, worlds: Worlds, key: NumpyArray
+    ) -> tuple[tuple[Worlds, Trajectory], set[str]]:
         """A rollout of one agent (1, ...) in a share of its environments; trajectories (1, size, T, ...)."""
         assert isinstance(self.problem, PolicySearch)
         keys = jax.random.wrap_key_data(jnp.asarray(key))[None]
         worlds = jax.tree.map(jnp.array, worlds)  # a copy: a rollout gives the memory of its worlds away
         found: tuple[Worlds, Trajectory] = plain(self.problem.vppo.collect(agent, worlds, keys))
-        return found
+        return found, self.problem.simulation_warnings
 
     def play(
         self, settings: tuple[int, bool, bool], policies: Policy, keys: NumpyArray, playing: NumpyArray
-    ) -> tuple[Scores, Transitions | None]:
+    ) -> tuple[tuple[Scores, Transitions | None], set[str]]:
         """Scores (n, episodes, ...) of a share of policies, and their transitions if they are watched.
 
         Args:
@@ -178,14 +192,14 @@ class Worker:
             self._judges[settings] = jax.jit(judge.play_here)
         wrapped = jax.random.wrap_key_data(jnp.asarray(keys))
         found: tuple[Scores, Transitions | None] = plain(self._judges[settings](policies, wrapped, playing))
-        return found
+        return found, self.problem.simulation_warnings
 
 
 def employ(problem: PolicyProblem, crew: Crew) -> None:
     """Let a crew make a problem's rollouts."""
     problem.make_judge = partial(SharedJudge, crew)
     if isinstance(problem, PolicySearch):
-        problem.vppo.collect = SharedCollect(crew, environments_together(problem))
+        problem.vppo.collect = SharedCollect(crew, problem.task, environments_together(problem))
 
 
 def environments_together(problem: PolicySearch) -> int:

@@ -60,6 +60,8 @@ class Physics(ABC):
         substeps: MuJoCo steps in one control step.
         derived: names of the MjData fields handed out beside positions, velocities and sensors.
         changes: names of the MjData fields whose change over a control step is handed out.
+        warnings: what a user should know of the simulations so far, a sentence each; shared by the engines
+            that `for_callers` makes.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Physics(ABC):
         self.substeps = substeps
         self.derived = derived
         self.changes = changes
+        self.warnings: set[str] = set()
 
     @abstractmethod
     def reset(self, qpos: Array, qvel: Array, active: Array) -> Bodies:

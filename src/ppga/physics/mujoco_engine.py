@@ -31,6 +31,15 @@ _CARRIED = (
     | _STATE.mjSTATE_HISTORY
     | _STATE.mjSTATE_WARMSTART
 )
+_MEMORY = (
+    "MuJoCo's memory is full in some simulations: {consequence}. The model has {kib:,} KiB; give it more in "
+    'its MJCF, for example <size memory="{more}K"/>'
+)
+_WARNINGS = {
+    mujoco.mjtWarning.mjWARN_CONTACTFULL: "contacts are left out",
+    mujoco.mjtWarning.mjWARN_CNSTRFULL: "contacts, joint limits and other constraints have no effect there",
+}
+"""Warnings of MuJoCo that leave a simulation's numbers sound, and what follows from them."""
 _QUIET = threading.Lock()
 _silenced: list[Any] = []  # what to warn by again, once for each caller that wants silence
 _BAD_STATE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
@@ -73,8 +82,7 @@ class _Simulations:
         self.state, self.ctrl = self.batch.state, self.batch.bind("ctrl")
         self.moving = self.state[:, 1 : 1 + model.nq + model.nv]  # positions and velocities, after the time
         self.status, self.warnings = self.batch.status, self.batch.warning
-        # bad positions, velocities, accelerations, controls: MuJoCo's last four warnings, how often
-        self.bad_state = self.warnings[:, _BAD_STATE, 1]
+        self.counts = self.warnings[:, :, 1]  # how often, of each kind
 
 
 class MujocoPhysics(Physics):
@@ -147,7 +155,9 @@ class MujocoPhysics(Physics):
     def for_callers(self, callers: int) -> "MujocoPhysics":
         """See `Physics.for_callers`: the threads are shared out."""
         threads = max(1, self.threads // callers)
-        return MujocoPhysics(self.model, self.substeps, self.derived, self.changes, threads)
+        engine = MujocoPhysics(self.model, self.substeps, self.derived, self.changes, threads)
+        engine.warnings = self.warnings
+        return engine
 
     def reset(self, qpos: Array, qvel: Array, active: Array) -> Bodies:
         """See `Physics.reset`."""
@@ -229,15 +239,25 @@ class MujocoPhysics(Physics):
 
     def _run(self, found: _Simulations, which: Any, run: Callable[[Any], None]) -> HostArray | bool:
         """Run the simulations and say which went bad, if any; MuJoCo resets those itself, silently."""
-        with contextlib.suppress(SimulationError):  # the simulations it names are marked by their status
+        try:
             run(_ids(which))
-        moving, warnings, status = found.moving[which], found.bad_state[which], found.status[which]
-        if np.abs(moving).max(initial=0.0) < HUGE and not warnings.any() and not status.any():
+        except SimulationError as error:  # the simulations it names are marked by their status
+            if "out of memory" in str(error):
+                self._warn_of_memory("these count as diverged")
+        moving, counts, status = found.moving[which], found.counts[which], found.status[which]
+        if np.abs(moving).max(initial=0.0) < HUGE and not counts.any() and not status.any():
             return False
         insane = ~(np.abs(moving) < HUGE).all(axis=1)  # NaN is not below anything
-        bad: HostArray = insane | warnings.any(axis=1) | (status != 0)
+        bad: HostArray = insane | counts[:, _BAD_STATE].any(axis=1) | (status != 0)
+        for kind, consequence in _WARNINGS.items():
+            if counts[:, int(kind)].any():
+                self._warn_of_memory(consequence)
         found.warnings[...] = 0  # they add up: what is counted next time belongs to that time
         return bad
+
+    def _warn_of_memory(self, consequence: str) -> None:
+        kib = self.model.narena // 1024
+        self.warnings.add(_MEMORY.format(consequence=consequence, kib=kib, more=2 * kib))
 
     def _copy_out(
         self, found: _Simulations, which: Any, before: HostArray, after: HostArray, fields: HostArray

@@ -25,8 +25,8 @@ from ppga.storage import read_json, write_json, write_text
 
 FORMAT, FORMAT_VERSION = "ppga run", 1
 EXACT = ("cpu", "cores", "usable_cores", "devices", "commit")
-"""What must be the same for a resumed run to be bit-exact, besides the versions: XLA splits sums by the cores,
-and episodes are shared among as many threads as there are usable cores.
+"""What must be the same for a resumed run to be bit-exact, besides the versions: XLA splits sums by the
+cores, and episodes are shared among as many threads as there are usable cores.
 """
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ppga.errors import InputError, at_least_one
 from ppga.physics import Array, Bodies, make_physics, prepare_model
 from ppga.physics.models import contact_sensor
+from ppga.physics.mujoco_engine import silent
 from ppga.tasks.environment import Environment, TaskState
 
 
@@ -132,7 +133,8 @@ class Task(Environment):
         """One body at a start, by plain MuJoCo."""
         data = mujoco.MjData(self.model)
         data.qpos, data.qvel = self.initial(jax.random.key(0))
-        mujoco.mj_forward(self.model, data)
+        with silent():
+            mujoco.mj_forward(self.model, data)
 
         def read(name: str) -> Array:
             return jnp.asarray(getattr(data, name), jnp.float32)
@@ -205,6 +207,11 @@ class Task(Environment):
         return self.episode_length * min(0.0, self.worst_idle_reward)
 
     # What the rest of the program does with a task.
+
+    @property
+    def simulation_warnings(self) -> set[str]:
+        """The engine's warnings."""
+        return self.physics.warnings
 
     def callers(self, n: int) -> int:
         """As many as the engine says."""

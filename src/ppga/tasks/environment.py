@@ -95,6 +95,11 @@ class Environment(ABC):
         """What is subtracted from every objective before summing the QD-score; to be reported beside it."""
         return 0.0
 
+    @property
+    def simulation_warnings(self) -> set[str]:
+        """What a user should know of the simulations so far, a sentence each."""
+        return set()
+
     def check_measures(self, found: NumpyArray, when: str) -> None:
         """Raise an InputError unless names, ranges and cells fit together, and measures lie in their ranges.
 

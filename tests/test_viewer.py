@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ from ppga.rendering import Renderer
 from ppga.rollouts import evaluate
 from ppga.tasks import TASKS
 from ppga.tasks.locomotion import HalfCheetah
+from ppga.viewer.access import MOST_CLIENTS
 from ppga.viewer.player import Episode, Player
-from ppga.viewer.server import MOST_CLIENTS, PageServer
+from ppga.viewer.server import PageServer
 from ppga.viewer.source import Source
 from ppga.viewer.stage import SQUARE, Clock, Stage, mesh_of, world_size
 from ppga.viewer.viewer import FILM_SECONDS, Viewer, film_pace, levels_of
@@ -298,7 +300,10 @@ def test_the_page_is_served_and_nothing_else(server: PageServer) -> None:
 
 def test_only_its_own_page_may_ask(server: PageServer) -> None:
     """A foreign site's name that leads here, and a form that another site sends."""
-    for headers in ({"Host": "evil.example:8900"}, {"Host": ""}, {"Sec-Fetch-Site": "cross-site"}):
+    for headers in (
+        {"Host": "evil.example:8900"}, {"Host": ""}, {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://evil.example"}, {"Origin": "null"},
+    ):  # fmt: skip
         with pytest.raises(urllib.error.HTTPError, match="403"):
             get(server, "/api/about", **headers)
     for name in ("localhost", "LocalHost", "192.168.7.7", "[::1]"):
@@ -447,13 +452,6 @@ def test_a_damaged_archive_is_told_on_the_page(tmp_path: Path) -> None:
         assert json.loads(get(broken, "/api/about"))["stage_port"] is None
     finally:
         broken.close()
-
-
-def test_nobody_can_ask_the_stage_for_a_public_address(server: PageServer) -> None:
-    """viser would open a tunnel for whoever sends this; what it calls for it does nothing here."""
-    stage = until(lambda: server.viewer.stage, "a stage")
-    assert stage.server.request_share_url() is None
-    assert stage.server.request_share_url(verbose=False) is None
 
 
 class Shy(HalfCheetah):
@@ -723,6 +721,22 @@ def test_click_a_cell_watch_the_gait(browser: Any, server: PageServer) -> None:
     press(browser, ".card .remove")
     until(lambda: not card(browser, 1), "the second robot gone")
     assert errors(browser) == []
+
+
+def test_no_other_page_can_connect_to_the_stage(browser: Any, server: PageServer) -> None:
+    """Whatever site it is from, even another port of this machine; only viser's own, in the frame."""
+    stage = until(lambda: server.viewer.stage, "a stage")
+    address = f"127.0.0.1:{stage.port}"
+    script = """
+        const [address, version, done] = arguments;
+        const socket = new WebSocket(`ws://${address}`, [`viser-v${version}`]);
+        socket.onmessage = () => { socket.close(); done("let in"); };
+        socket.onerror = () => done("refused");
+    """
+    pages = {"data:text/html,": "refused", server.address: "refused", f"http://{address}/": "let in"}
+    for page, answer in pages.items():
+        browser.get(page)
+        assert browser.execute_async_script(script, address, version("viser")) == answer, page
 
 
 def test_of_quick_clicks_the_last_one_counts(browser: Any, server: PageServer) -> None:

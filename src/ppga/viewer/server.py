@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ppga.archives.files import ARCHIVED
 from ppga.errors import InputError, told
+from ppga.viewer.access import FULL, MOST_CLIENTS, is_foreign, own_names
 from ppga.viewer.viewer import Viewer
 
 PAGES = {"/": "index.html", "/page.js": "page.js", "/page.css": "page.css"}
@@ -26,11 +27,8 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 LARGEST_QUESTION = 10_000
 """Bytes that the page may send at a time."""
 NEWS_SECONDS = 0.1
-MOST_CLIENTS = 64
-"""Connections at once; a page has two or three."""
 SILENCE = 60.0
 """Seconds that a connection may say nothing."""
-FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 16\r\n\r\ntoo many at once"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -110,8 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether this server was called by its own name, and not from a foreign page, whose name may lead
         here too.
         """
-        foreign = self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin", "same-site")
-        if _own_name(self.headers.get("Host", ""), self.names) and not foreign:
+        if not is_foreign(self.headers, self.names):
             return True
         self.close_connection = True
         self._send(HTTPStatus.FORBIDDEN, b"call me by my own name", "text/plain")
@@ -171,18 +168,6 @@ def _number(asked: dict[str, str], name: str) -> int:
         raise InputError(f"{name} must be a whole number, got {asked.get(name)!r}.") from None
 
 
-def _own_name(host: str, names: frozenset[str]) -> bool:
-    """Whether a Host header is a number, or a name of this machine; a foreign name may lead here too."""
-    name = (host.rsplit(":", 1)[0] if not host.endswith("]") else host).lower()
-    if name in names:
-        return True
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True
-
-
 class PageServer(ThreadingHTTPServer):
     """Serves a viewer on the first free port from the given one on.
 
@@ -198,7 +183,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.closing = False
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        names = frozenset(name.lower() for name in (host, "localhost", socket.gethostname()))
+        names = own_names(host)
         for candidate in range(port, min(port + 100, 65535)):
             viewer = Viewer(path, host, candidate)
             try:

@@ -90,12 +90,12 @@ class Stage:
     """
 
     def __init__(self, model: mujoco.MjModel, dt: float, host: str, port: int) -> None:
-        viser = import_extra("viser", "view")
+        import_extra("viser", "view")
+        from ppga.viewer.guard import guarded_viser
+
         self.model, self.dt, self.clock = model, dt, Clock()
         with _quiet():  # it would print a banner
-            self.server: Any = viser.ViserServer(host=host, port=port, verbose=False)
-        # whoever connects could ask for a public address otherwise
-        self.server.request_share_url = lambda *_, **__: None
+            self.server, self.guard = guarded_viser(host, port)
         self.port = int(self.server.get_port())
         self._episodes: list[Episode | None] = [None] * SLOTS
         self._lock, self._stopped = threading.Lock(), threading.Event()
@@ -169,9 +169,9 @@ class Stage:
         """Draw until stopped; only when something has moved."""
         drawn: Any = None
         while not self._stopped.wait(TICK):
-            watched = len(self.server.get_clients())
-            now = (self.clock.time, self.clock.follow, watched, *map(id, self._episodes))
-            if watched and now != drawn:
+            watchers = self.guard.watchers
+            now = (self.clock.time, self.clock.follow, watchers, *map(id, self._episodes))
+            if watchers and now != drawn:
                 self.draw()
                 drawn = now
 

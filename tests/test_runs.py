@@ -356,7 +356,7 @@ def test_a_full_disk_is_told_and_the_checkpoint_before_survives(tmp_path: Path) 
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").symlink_to("/dev/full")
 
-    def cut_after(self: RunFolder, iteration: int) -> None:
+    def cut_after(self: RunFolder, *_: Any) -> None:
         """Leave the full device in place."""
 
     with pytest.MonkeyPatch.context() as patch:

@@ -242,14 +242,16 @@ def growth(run: Run, path: str | Path, most: int = 60, milliseconds: int = 120) 
     from PIL import Image
 
     archive = run.archive
-    snapshots = run.snapshots()
-    if archive is None or not snapshots:
+    count = sum(1 for _ in run.snapshots())
+    if archive is None or not count:
         raise InputError(f"{run.name} has no snapshots of its cells yet.")
-    chosen = np.unique(np.linspace(0, len(snapshots) - 1, min(most, len(snapshots))).round().astype(int))
+    chosen = {*np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()}
     scale = shared_scale([archive])
     minutes = {line["iteration"]: line["wall_time"] / 60 for line in run.metrics}
     pictures = []
-    for snapshot in (snapshots[number] for number in chosen):
+    for number, snapshot in enumerate(run.snapshots()):
+        if number not in chosen:
+            continue
         cells = np.array(snapshot["cells"], np.int32)
         objective = np.array(snapshot["objectives"], np.float32)
         then = Archive(archive.description, {"index": cells, "objective": objective}, archive.centroids)

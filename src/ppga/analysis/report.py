@@ -172,6 +172,7 @@ def report(paths: Iterable[str | Path], output: str | Path, notes: Sequence[str]
                 "(ppga evaluate RUN makes it)."
             )
         page.notes += [f"{name}: {odd}" for odd in _not_alike(members)]
+        page.notes += [note for run in members if (note := _missing_lines(run))]
     for task in dict.fromkeys(run.task for run in runs):
         _task_section(page, task, {key[1]: members for key, members in groups.items() if key[0] == task})
     for run in runs:
@@ -189,6 +190,15 @@ def _not_alike(members: Sequence[Run]) -> list[str]:
     if len({run.seed for run in members}) < len(members):
         odd.append("a seed is there more than once, so the interval is too narrow.")
     return odd
+
+
+def _missing_lines(run: Run) -> str | None:
+    """A note if the metrics lack lines of iterations before the last one."""
+    if run.alone or run.metrics[-1]["iteration"] <= len(run.metrics):
+        return None
+    last = run.metrics[-1]["iteration"]
+    missing = last - len(run.metrics)
+    return f"{run.name}: {missing} of the {last} lines of metrics.jsonl are damaged or missing."
 
 
 def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:

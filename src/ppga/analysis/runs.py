@@ -1,7 +1,7 @@
 """Runs as data: what their folders say, as tables and archives."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,10 +65,13 @@ class Run:
         """Runs that should differ in their seed only."""
         return self.task, self.algorithm
 
-    def snapshots(self) -> list[dict[str, Any]]:
-        """Which cells were filled, and how well, every few iterations: iteration, cells, objectives."""
+    def snapshots(self) -> Iterator[dict[str, Any]]:
+        """Which cells were filled, and how well, every few iterations: iteration, cells, objectives.
+
+        They are read one at a time: a file of a long run may be larger than the memory.
+        """
         file = RunFolder(self.path).cells
-        return list(read_lines(file)) if file.exists() else []
+        return read_lines(file) if file.exists() else iter(())
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row an iteration; lists stay lists."""

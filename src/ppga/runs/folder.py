@@ -10,8 +10,9 @@
 """
 
 import json
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from typing import Any
 from ppga import machine
 from ppga.errors import InputError
 from ppga.runs.config import Budget, PPGAConfig, from_json, to_json
-from ppga.storage import read_json, write_json, write_text
+from ppga.storage import read_json, replacing, sync, write_json
 
 FORMAT, FORMAT_VERSION = "ppga run", 1
 EXACT = ("cpu", "cores", "usable_cores", "devices", "commit")
@@ -167,29 +168,61 @@ class RunFolder:
             f"{name}: {old.get(name)} then, {new[name]} now" for name in new if old.get(name) != new[name]
         ]
 
-    def cut_after(self, iteration: int) -> None:
-        """Drop recorded lines of iterations after the given one, and a line that was cut short."""
-        for file in (self.metrics, self.cells):
-            if file.exists():
-                kept = [line for line in read_lines(file) if line["iteration"] <= iteration]
-                text = "".join(json.dumps(line) + "\n" for line in kept)
-                if text != file.read_text(encoding="utf-8"):
-                    write_text(file, text)
+    def cut_after(self, iteration: int, report: Callable[[str], None]) -> None:
+        """Drop the logs' lines after an iteration, and damaged ones.
+
+        Args:
+            iteration: of the checkpoint that the run is resumed from.
+            report: called with a message if lines until then are damaged or missing.
+        """
+        _, config, _ = self.read()
+        for file, every in ((self.metrics, 1), (self.cells, config.keeping.snapshot_iterations)):
+            count, expected = _cut(file, iteration) if file.exists() else 0, iteration // every
+            if count < expected:
+                report(
+                    f"{expected - count} of the {expected} lines of {file} until iteration {iteration} are "
+                    "damaged or missing; the run continues without them."
+                )
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines of a .jsonl file; a last line that was cut short is left out."""
-    with file.open(encoding="utf-8") as lines:
+    """Contents of a .jsonl file's lines, read one at a time; damaged lines are left out.
+
+    After a power failure there may be a line that was cut short, zeros, or anything else.
+    """
+    for _, _, content in _intact_lines(file):
+        yield content
+
+
+def _intact_lines(file: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
+    """Lines of a .jsonl file that are not damaged: offset of the end, bytes, and content of each."""
+    end = 0
+    with file.open("rb") as lines:
         for line in lines:
-            if not line.endswith("\n"):
-                return
+            end += len(line)
             try:
-                content = json.loads(line)
-            except json.JSONDecodeError:
-                raise InputError(f"{file} has a damaged line: {line[:60]!r}.") from None
-            if not isinstance(content, dict) or "iteration" not in content:
-                raise InputError(f"{file} has a line of something else: {line[:60]!r}.")
-            yield content
+                content = json.loads(line.decode())
+            except (ValueError, RecursionError):
+                continue
+            complete = line.endswith(b"\n") and isinstance(content, dict)
+            if complete and type(content.get("iteration")) is int:
+                yield end, line, content
+
+
+def _cut(file: Path, iteration: int) -> int:
+    """Drop a .jsonl file's lines after an iteration, and damaged ones; return how many are left."""
+    count = size = cut = 0
+    for end, line, content in _intact_lines(file):
+        if content["iteration"] > iteration:
+            break
+        count, size, cut = count + 1, size + len(line), end
+    if size < cut:  # damaged lines in between
+        with replacing(file) as aside, aside.open("wb") as repaired:
+            repaired.writelines(line for end, line, _ in _intact_lines(file) if end <= cut)
+    elif cut < file.stat().st_size:
+        os.truncate(file, cut)
+        sync(file)
+    return count
 
 
 def _content(task: str, config: PPGAConfig, budget: Budget, problem: dict[str, Any]) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def resume(
         if leads():
             if budget != old_budget:
                 folder.change_budget(budget)
-            folder.cut_after(algorithm.iteration)
+            folder.cut_after(algorithm.iteration, lambda message: display.say(f"warning: {message}"))
         if found is None:
             display.say("no checkpoint was finished yet: starting from the beginning")
         else:

@@ -222,7 +222,7 @@ def test_a_leftover_of_a_cut_write_does_no_harm(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ppga.train("sphere", CONFIG, budget=Budget(iterations=4), output=run)
     (run / "checkpoints" / "000005.safetensors").write_bytes(b"half")
-    (run / "checkpoints" / ".000005.json.x.part").write_bytes(b"")
+    (run / "checkpoints" / ".000005.json.0123abcd.part").write_bytes(b"")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 5, "qd')
     ppga.resume(run, budget=Budget(iterations=8))

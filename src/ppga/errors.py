@@ -12,6 +12,10 @@ class InputError(ValueError):
     """Something given from outside cannot be used; the message says what was given and what is possible."""
 
 
+class StorageWarning(UserWarning):
+    """A file system lacks something; the message says what, and what is not guaranteed without it."""
+
+
 def told(error: Exception) -> str:
     """What went wrong, in a line: a mistake's own message, of anything else also what kind it is."""
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"

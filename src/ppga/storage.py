@@ -1,19 +1,21 @@
 """Files that are either whole or not there: written aside, synced, renamed."""
 
+import errno
 import json
 import math
 import os
 import re
-import tempfile
+import secrets
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import safetensors
 
-from ppga.errors import InputError
+from ppga.errors import InputError, StorageWarning
 
 NumpyArray = np.ndarray[Any, Any]
 KEPT_CHECKPOINTS = 3
@@ -29,20 +31,80 @@ def plain_name(name: str) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """A path beside `path` to write to; what is there in the end takes the place of `path`, synced to disk.
 
-    If anything goes wrong, a full disk among it, `path` stays as it was.
+    If anything goes wrong, a full disk among it, `path` stays as it was. What an interrupted write of the
+    same file has left is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    aside = Path(name)
+    make_folder(path.parent)
+    remove_parts(path.parent, path.name)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        yield aside
-        aside.chmod(0o666 & ~_umask())
-        sync(aside)
-        aside.replace(path)
-        sync(path.parent)
+        with aside.open("xb") as part:
+            with suppress(OSError):  # without locks `remove_parts` removes nothing
+                lock(part, wait=True)
+            yield aside
+            sync(aside)
+            aside.replace(path)
+            sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def remove_parts(folder: Path, name: str | None = None) -> None:
+    """Remove what interrupted writes by `replacing` have left in a folder.
+
+    A part that a process is writing is locked and stays; so do all on a file system without locks.
+
+    Args:
+        folder: where to look; folders in it are left alone.
+        name: of the file that was to be replaced; any by default.
+    """
+    ours = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[a-z0-9_]{{8}}\.part")
+    for part in folder.glob(".*.part"):
+        if ours.fullmatch(part.name):
+            with suppress(OSError), part.open("r+b") as file:
+                if lock(file):
+                    part.unlink()
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they are not there, and sync their entries to the disk."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def lock(file: IO[Any], wait: bool = False) -> bool:
+    """Take the lock of an open file, which lasts until the file is closed or the process ends.
+
+    Args:
+        file: open for writing.
+        wait: until another process gives the lock up.
+
+    Returns:
+        Whether it was taken; False if another process has it.
+
+    Raises:
+        OSError: this file system, or this operating system, has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+def warn_once(what: str, message: str) -> None:
+    """Warn of something that a file system lacks, unless this process has done so before."""
+    if what not in _WARNED:
+        _WARNED.add(what)
+        warnings.warn(message, StorageWarning, stacklevel=3)
 
 
 def whole(array: Any) -> NumpyArray:
@@ -55,12 +117,23 @@ def whole(array: Any) -> NumpyArray:
 
 
 def sync(path: Path) -> None:
-    """Have the system put a file, or a folder's entries, on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Have the system put a file, or a folder's entries, on the disk; warn if the file system cannot."""
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        folder = path.is_dir()  # one that may be written to but not listed cannot be opened
+        if error.errno not in _UNSUPPORTED and not (folder and error.errno == errno.EACCES):
+            raise
+        what = "folders" if folder else "files"
+        warn_once(
+            f"sync {what}",
+            f"{what} cannot be synced to the disk ({path}: {error.strerror}): after a power failure the "
+            "last checkpoints may be missing or damaged.",
+        )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -122,6 +195,9 @@ def read_tensors(path: Path, mapped: bool = False) -> tuple[dict[str, NumpyArray
     return arrays, description
 
 
+_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
+"""What file systems answer that cannot sync; any other error is one of the disk."""
+_WARNED = set[str]()
 _KINDS = {
     "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u8": "U64",
     "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
@@ -173,9 +249,3 @@ def _mapped_array(
     if start == end:  # nothing to map
         return np.zeros(shape, kind)
     return np.memmap(file, kind, "r", begin + start, tuple(shape))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

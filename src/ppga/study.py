@@ -201,7 +201,6 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
         else:
             until = time.strftime("%A %H:%M", time.localtime(time.time() + seconds))
             say(f"about {span(seconds)} to go, until {until}")
-    plan.output.mkdir(parents=True, exist_ok=True)
     write_json(
         plan.output / "study.json",
         {"preset": plan.preset, "tasks": plan.tasks, "algorithms": plan.algorithms, "seeds": plan.seeds},
@@ -309,7 +308,6 @@ def words_of(plan: Plan) -> list[str]:
 
 def write_slurm(plan: Plan, cores: int) -> Path:
     """An sbatch script beside the study's runs, one job each."""
-    plan.output.mkdir(parents=True, exist_ok=True)
     file = plan.output / "study.sbatch"
     minutes = plan.budget.minutes
     if minutes is not None:

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import warnings
 
 import tyro
 
@@ -10,7 +11,7 @@ from ppga.cli.archives import adapt, compare, evaluate, export, report, view
 from ppga.cli.lists import algorithms, tasks
 from ppga.cli.measuring import bench, doctor
 from ppga.cli.runs import demo, reproduce, study, task_first, train_command
-from ppga.errors import InputError
+from ppga.errors import InputError, StorageWarning
 from ppga.version import __version__
 
 
@@ -19,6 +20,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
+    warnings.formatwarning = _format_warning
     try:
         words = task_first(sys.argv[1:])
         if words == ["--version"]:
@@ -56,3 +58,15 @@ def main() -> None:
             "ppga: stopped at once; ppga train --resume RUN goes on from its last checkpoint", file=sys.stderr
         )
         sys.exit(130)
+
+
+_USUAL_FORMAT = warnings.formatwarning
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """One plain line for ppga's own warnings; where in the code they come from helps no user."""
+    if issubclass(category, StorageWarning):
+        return f"ppga: warning: {message}\n"
+    return _USUAL_FORMAT(message, category, filename, lineno, line)

@@ -48,13 +48,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     }
     write_tensors(data, checkpoint.arrays, description)
     write_json(data.with_suffix(".json"), {**description, "sha256": _sha256(data)})
-    for old in _numbers(folder)[:-KEPT_CHECKPOINTS]:
-        for suffix in (".json", ".safetensors"):
-            (folder / f"{old:06d}{suffix}").unlink(missing_ok=True)
-    whole = {f"{number:06d}" for number in _numbers(folder)}
-    for leftover in folder.glob("*"):  # of writes that were cut short
-        if leftover.name.startswith(".") or leftover.stem not in whole:
-            leftover.unlink(missing_ok=True)
+    kept = _numbers(folder)[-KEPT_CHECKPOINTS:]
+    for file in sorted(folder.glob("[0-9]*")):  # of each the .json first: without it the other does not count
+        ours = file.suffix in (".json", ".safetensors") and file.stem.isdecimal()
+        if ours and int(file.stem) not in kept:
+            file.unlink(missing_ok=True)
 
 
 def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:

@@ -22,7 +22,16 @@ from typing import Any
 from ppga import machine
 from ppga.errors import InputError
 from ppga.runs.config import Budget, PPGAConfig, from_json, to_json
-from ppga.storage import read_json, replacing, sync, write_json
+from ppga.storage import (
+    lock,
+    make_folder,
+    read_json,
+    remove_parts,
+    replacing,
+    sync,
+    warn_once,
+    write_json,
+)
 
 FORMAT, FORMAT_VERSION = "ppga run", 1
 EXACT = ("cpu", "cores", "usable_cores", "devices", "commit")
@@ -90,23 +99,30 @@ class RunFolder:
 
     def create(self, task: str, config: PPGAConfig, budget: Budget, problem: dict[str, Any]) -> None:
         """Begin a run's folder; `problem` is what the task says of itself."""
-        self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.config, _content(task, config, budget, problem))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; the system takes the lock away when this one dies."""
-        try:
-            import fcntl
-        except ImportError:  # not a POSIX system
-            yield
-            return
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a") as lock:
+        """Keep other processes out, and remove what interrupted writes have left.
+
+        The system takes the lock away when this process dies. Where there are no locks, a warning says so.
+        """
+        make_folder(self.path)
+        sync(self.path.absolute().parent)  # the entry of a folder made by hand may not be on the disk yet
+        with (self.path / ".lock").open("a") as file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{self.path} is being trained by another process.") from None
+                if not lock(file):
+                    raise InputError(f"{self.path} is being trained by another process.")
+            except OSError as error:
+                warn_once(
+                    "lock",
+                    f"files cannot be locked ({self.path}: {error.strerror}): nothing keeps a second process "
+                    "from training in this folder, and *.part files that interrupted writes leave are not "
+                    "removed.",
+                )
+            else:
+                for folder in (self.path, self.checkpoints, self.archive.parent):
+                    remove_parts(folder)
             yield
 
     def read(self) -> tuple[str, PPGAConfig, Budget]:

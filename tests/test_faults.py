@@ -6,21 +6,27 @@ Briefly here; `make fuzz` goes on for long (PPGA_FAULTS is the number of faults 
 import errno
 import os
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ppga
 from ppga import InputError
 from ppga.algorithms.sphere import Sphere
+from ppga.learners.replay import Replay
 from ppga.runs import Budget
 from ppga.runs.folder import RunFolder
+from ppga.runs.loop import Writer
+from ppga.storage import NumpyArray
 
 from conftest import lines, same_runs
 
@@ -32,6 +38,8 @@ CONFIG = replace(
 )
 ITERATIONS = 5
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+SECTOR = 512
+"""Bytes that a disk writes at once."""
 
 
 class PowerFailure(BaseException):
@@ -41,54 +49,127 @@ class PowerFailure(BaseException):
 class Disk:
     """What a run does to files goes through it, and at a given moment it fails.
 
-    If the power fails, what was not synced is lost, or a part of it, and whatever the program would still do
-    does not happen. Otherwise every change fails from then on, with an error of the system.
+    If the power fails, nothing that the program would still do happens, and what was not synced is partly
+    lost. Of a file, each sector that was written since it was synced is there, or as it was before; where
+    nothing was before, it may be zeros or anything else, or missing at the end. Of a folder, the last things
+    that happened to an entry since the folder was synced, any number of them, are undone: a file or folder
+    that was made vanishes, what was renamed has its old name, and what was removed is there again.
+
+    Otherwise every change fails from then on, with an error of the system.
     """
 
     def __init__(self, folder: Path, fails_at: int, error: int | None, dice: random.Random) -> None:
         self.folder, self.fails_at, self.error, self.dice = str(folder), fails_at, error, dice
-        self.changes = 0
-        # bytes of each file that are safe, by its number: all that were there before
-        about = [file.stat() for file in folder.rglob("*") if file.is_file()]
-        self.synced = {one.st_ino: one.st_size for one in about}
+        self.changes, self.losing = 0, False
+        # what is safe of each file, by its number: all that was there before
+        self.synced = {
+            os.stat(file).st_ino: file.read_bytes() for file in folder.rglob("*") if file.is_file()
+        }
+        # what would undo all that has happened to each entry of each folder since it was synced
+        self.undo: defaultdict[str, defaultdict[str, list[Callable[[], object]]]]
+        self.undo = defaultdict(lambda: defaultdict(list))
 
-    def change(self, path: Any) -> None:
-        if not str(os.fspath(path)).startswith(self.folder):
-            return
+    def change(self, path: str) -> bool:
+        """Count a change, if it is one of this folder; whether it is."""
+        if self.losing or not path.startswith(self.folder):
+            return False
         self.changes += 1
         if self.changes == self.fails_at and self.error is None:
+            self.losing = True
             self._lose()
+            self.losing = False
         if self.changes >= self.fails_at:
             raise PowerFailure if self.error is None else OSError(self.error, os.strerror(self.error))
+        return True
 
     def sync(self, file: int) -> None:
-        self.change(os.readlink(f"/proc/self/fd/{file}"))
-        about = os.fstat(file)
-        self.synced[about.st_ino] = about.st_size
+        path = os.readlink(f"/proc/self/fd/{file}")
+        self.change(path)
+        if os.path.isdir(path):
+            self.undo.pop(path, None)
+        else:
+            self.synced[os.fstat(file).st_ino] = Path(path).read_bytes()
+
+    def made(self, path: str) -> None:
+        """A file or a folder is about to be made."""
+
+        def undo() -> None:
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+
+        self._entry(path).append(undo)
+
+    def removed(self, path: str) -> None:
+        """A file is about to be removed."""
+        content = self._forget(path)
+        self._entry(path).append(lambda: Path(path).write_bytes(content))
+
+    def renamed(self, path: str, new: str) -> None:
+        """A file is about to be renamed, within its folder."""
+        replaced = self._forget(new) if os.path.exists(new) else None
+
+        def undo() -> None:
+            os.rename(new, path)
+            if replaced is not None:
+                Path(new).write_bytes(replaced)
+
+        # the two names are one entry's from now on
+        self._entry(new).extend([*self._entry(path), undo])
+        self._entry(path).clear()
+
+    def _entry(self, path: str) -> list[Callable[[], object]]:
+        folder, name = os.path.split(path)
+        return self.undo[folder][name]
+
+    def _forget(self, path: str) -> bytes:
+        """What is safe of a file that goes; its number will be another file's."""
+        return self.synced.pop(os.stat(path).st_ino, b"")
 
     def _lose(self) -> None:
         for file in Path(self.folder).rglob("*"):
-            about = file.stat()
-            safe = self.synced.get(about.st_ino, 0)
-            if file.is_file() and about.st_size > safe:
-                os.truncate(file, self.dice.randint(safe, about.st_size))
+            if file.is_file():
+                old, new = self.synced.get(os.stat(file).st_ino, b""), file.read_bytes()
+                if old != new:
+                    file.write_bytes(self._torn(old, new))
+        for folder in sorted(self.undo, reverse=True):  # those that are in others first
+            for undo in self.undo[folder].values():
+                for back in reversed(undo[self.dice.randint(0, len(undo)) :]):
+                    back()
+
+    def _torn(self, old: bytes, new: bytes) -> bytes:
+        """What may be left of a file, of which the old content was synced."""
+        left = b""
+        for start in range(0, max(len(old), len(new)), SECTOR):
+            before, after = old[start : start + SECTOR], new[start : start + SECTOR]
+            size = max(len(before), len(after))
+            added = self.dice.choice((after.ljust(size, b"\0"), bytes(size), self.dice.randbytes(size)))
+            kept = self.dice.choice((before, after))[: len(before)]
+            left += kept + added[len(kept) :]
+        return left[: self.dice.randint(*sorted((len(old), len(new))))]
 
 
 _DISKS: list[Disk] = []
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _DISKS:
+    kinds = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate")
+    if not _DISKS or event not in kinds or not isinstance(arguments[0], str | bytes | os.PathLike):
         return
+    disk, path = _DISKS[-1], os.path.abspath(os.fsdecode(arguments[0]))
     if event == "open":
-        path, _, flags = arguments
-        if isinstance(path, str | bytes | os.PathLike) and flags & CHANGES:
-            _DISKS[-1].change(path)
-    if event in ("os.rename", "os.remove", "os.mkdir"):
-        _DISKS[-1].change(arguments[0])
-        gone = {"os.rename": 1, "os.remove": 0}.get(event)
-        if gone is not None and os.path.exists(arguments[gone]):  # its number will be another file's
-            _DISKS[-1].synced.pop(os.stat(arguments[gone]).st_ino, None)
+        flags = arguments[2]
+        if flags & CHANGES and disk.change(path) and flags & os.O_CREAT and not os.path.exists(path):
+            disk.made(path)
+    elif event == "os.mkdir":
+        if disk.change(path) and not os.path.exists(path):
+            disk.made(path)
+    elif event == "os.remove":
+        if disk.change(path) and os.path.exists(path):
+            disk.removed(path)
+    elif event == "os.rename":
+        if disk.change(path):
+            disk.renamed(path, os.path.abspath(os.fsdecode(arguments[1])))
+    else:
+        disk.change(path)
 
 
 sys.addaudithook(_hook)
@@ -142,12 +223,16 @@ def what_happens(disk: Disk, run: Path) -> str | None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-@pytest.mark.parametrize("error", [None, errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize(
+    ("error", "every"), [(None, 1), (None, 2), (errno.ENOSPC, 1), (errno.EROFS, 1), (errno.EIO, 1)]
+)
 def test_a_disk_that_fails_at_any_moment_costs_nothing(
-    whole: tuple[Path, int], error: int | None, tmp_path: Path
+    whole: tuple[Path, int], error: int | None, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a checkpoint every few iterations."""
     undisturbed, changes = whole
-    dice = random.Random(error or 0)
+    monkeypatch.setattr(Writer, "due", lambda writer: writer.algorithm.iteration % every == 0)
+    dice = random.Random((error or 0) + every)
     for number in range(FAULTS):
         run = tmp_path / f"{number}"
         for _ in range(2):  # and once more while it goes on
@@ -156,6 +241,34 @@ def test_a_disk_that_fails_at_any_moment_costs_nothing(
             assert told is None or expected in told
         go_on(run)
         same_runs(undisturbed, run)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_replay_buffer_survives_a_power_failure_at_any_moment(tmp_path: Path) -> None:
+    """Whatever the newest checkpoint on the disk remembers is in its file."""
+
+    def rows(first: int, count: int) -> NumpyArray:
+        return np.arange(first, first + count, dtype=np.float32)[:, None] * np.ones(100, np.float32)
+
+    dice = random.Random(2)
+    for number in range(4 * FAULTS):
+        folder, written = tmp_path / f"{number}", 0
+        folder.mkdir()
+        replay = Replay(30, (100,), 10)
+        state = replay.written
+        with failing(Disk(folder, dice.randint(1, 60), None, dice)), suppress(PowerFailure):
+            replay.open(folder)
+            while True:
+                if replay.due:
+                    state = int(replay.state())
+                replay.add(rows(written, 7))
+                written += 7
+        again = Replay(30, (100,), 10)
+        again.open(folder)
+        if state:
+            again.load_state(np.array(state))
+            kept = again.at(np.arange(state - len(again), state) % again.room)
+            np.testing.assert_array_equal(kept, rows(state - len(again), len(again)))
 
 
 def test_a_checkpoint_cut_anywhere_is_left_out_and_told(whole: tuple[Path, int], tmp_path: Path) -> None:

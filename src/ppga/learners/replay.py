@@ -5,6 +5,7 @@ checkpoint remembers is still there when the run is resumed from it; when that r
 due.
 """
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 from ppga import machine
 from ppga.errors import InputError, at_least_one
-from ppga.storage import KEPT_CHECKPOINTS, NumpyArray, sync
+from ppga.storage import KEPT_CHECKPOINTS, NumpyArray, replacing, sync
 
 NAME = "replay.bin"
 LARGEST_SHARE = 0.9
@@ -92,8 +93,8 @@ class Replay:
             return
         path = folder / NAME
         if not path.exists():
-            with path.open("wb") as file:
-                file.truncate(self.bytes)  # a hole, filled as rows come
+            with replacing(path) as aside:
+                os.truncate(aside, self.bytes)  # a hole, filled as rows come
         if path.stat().st_size != self.bytes:
             raise InputError(f"{path} has {path.stat().st_size} bytes, expected {self.bytes}.")
         self._path = path

@@ -513,6 +513,7 @@ class Writer:
         for file in (self.folder.metrics, self.folder.cells):
             if file.exists():
                 sync(file)
+        sync(self.folder.path)  # their entries
         to_archive(self.algorithm).save(self.folder.archive)
         checkpoints.save(
             self.folder.checkpoints,

@@ -1,5 +1,7 @@
 """Corrected archives: every elite judged again, many times, and put where it really lands."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from ppga import machine
 from ppga.analysis import metrics
 from ppga.archives import Archive
 from ppga.archives.files import best_of_each
 from ppga.errors import InputError, at_least_one
 from ppga.policies import Network, Policy
 from ppga.rollouts import Judge
-from ppga.storage import NumpyArray, write_json, write_text
+from ppga.storage import NumpyArray, read_tensors, write_json, write_tensors, write_text
 from ppga.tasks import Environment, is_known, make_task, sample
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 512
 """Environments that run at once, unless a single policy takes more."""
+PARTIAL = "evaluation-partial.safetensors"
+"""The file of an evaluation that has not ended: the episodes of the elites evaluated so far."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ def evaluate(
     seed: int = 0,
     task: Environment | None = None,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
+    partial: Path | None = None,
 ) -> Evaluation:
     """Judge every elite of an archive again, acting as when it was found: by its mean, or with its noise.
 
@@ -99,9 +105,11 @@ def evaluate(
         seed: of the episodes' starts.
         task: what they play; made from the archive's description by default.
         progress: called with how many elites are done, of how many.
+        partial: file to write partial results to, now and then, and to resume from if it has those of the
+            same evaluation; by default, none. The result is that of an uninterrupted evaluation.
     """
     task = task or task_of(archive, physics)
-    objectives, measures = play_all(archive, task, episodes, seed, progress)
+    objectives, measures = play_all(archive, task, episodes, seed, progress, partial=partial)
     return _summary(archive, objectives, measures, task.physics_name)
 
 
@@ -112,6 +120,7 @@ def play_all(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
     play: Judge | None = None,
+    partial: Path | None = None,
 ) -> tuple[NumpyArray, NumpyArray]:
     """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where physics diverged.
 
@@ -122,22 +131,93 @@ def play_all(
         seed: of the episodes' starts.
         progress: called with how many elites are done, of how many.
         play: `judge_of` the same archive, task and episodes, to compile but once for several calls.
+        partial: see `evaluate`.
     """
     play = play or judge_of(archive, task, episodes)
-    together = min(len(archive), max(1, AT_ONCE // episodes))
+    n, together = len(archive), min(len(archive), max(1, AT_ONCE // episodes))
     fields = ("solution", "log_std", "observation_mean", "observation_variance", "observation_count")
-    objectives, measures = [], []
-    for number, first in enumerate(range(0, len(archive), together)):
-        rows = np.minimum(np.arange(first, first + together), len(archive) - 1)  # the last one fills up
+    results = {
+        "objective": np.zeros((0, episodes), np.float32),
+        "measures": np.zeros((0, episodes, len(archive.measure_names)), np.float32),
+    }
+    description: dict[str, Any] = {}
+    if partial is not None:
+        description = {"format": "ppga partial evaluation", "of": _fingerprint(archive, task, episodes, seed)}
+        results = _partial_results(partial, description, results, n, together)
+        if len(results["objective"]):
+            progress(len(results["objective"]), n)
+    for first in range(len(results["objective"]), n, together):
+        rows = np.minimum(np.arange(first, first + together), n - 1)  # the last one fills up
         some = {name: np.asarray(archive.elites[name][rows[0] : rows[-1] + 1]) for name in fields}
         policies = jax.vmap(Policy.of_elite)({name: values[rows - rows[0]] for name, values in some.items()})
-        scores, _ = play(policies, jax.random.fold_in(jax.random.key(seed), number))
+        scores, _ = play(policies, jax.random.fold_in(jax.random.key(seed), first // together))
         new = len(np.unique(rows))
         diverged = np.asarray(scores.diverged)[:new]
-        objectives.append(np.where(diverged, np.nan, np.asarray(scores.objective)[:new]))
-        measures.append(np.asarray(scores.measures)[:new])
-        progress(min(first + together, len(archive)), len(archive))
-    return np.concatenate(objectives), np.concatenate(measures)
+        added = {
+            "objective": np.where(diverged, np.nan, np.asarray(scores.objective)[:new]),
+            "measures": np.asarray(scores.measures)[:new],
+        }
+        results = {name: np.concatenate([values, added[name]]) for name, values in results.items()}
+        if partial is not None:
+            write_tensors(partial, results, description)
+        progress(len(results["objective"]), n)
+    return results["objective"], results["measures"]
+
+
+def evaluated(partial: Path) -> int:
+    """How many elites a file of partial results is of; 0 if there is none, or it is damaged."""
+    try:
+        return len(read_tensors(partial, mapped=True)[0]["objective"])
+    except (InputError, KeyError):
+        return 0
+
+
+def _partial_results(
+    partial: Path,
+    description: dict[str, Any],
+    nothing: dict[str, NumpyArray],
+    n: int,
+    together: int,
+) -> dict[str, NumpyArray]:
+    """Results of the first elites from a file; `nothing` if it has none, or those of another evaluation.
+
+    Args:
+        partial: the file.
+        description: that it has if it is of the same evaluation.
+        nothing: the results of no elites.
+        n: number of elites.
+        together: number of elites that are evaluated at a time.
+    """
+    try:
+        results, found = read_tensors(partial, mapped=True)
+    except InputError:
+        return nothing
+    done = len(results["objective"]) if found == description and results.keys() == nothing.keys() else 0
+    fits = all(
+        values.shape == (done, *nothing[name].shape[1:]) and values.dtype.kind == "f"
+        for name, values in results.items()
+    )
+    if not (done and fits and (done == n or (done < n and done % together == 0))):
+        return nothing
+    return {name: np.array(values) for name, values in results.items()}
+
+
+def _fingerprint(archive: Archive, task: Environment, episodes: int, seed: int) -> str:
+    """A number that two evaluations share if, and only if, they have the same results."""
+    options = {
+        "archive": archive.description,
+        "task": [task.name, task.physics_name, task.episode_length, task.integrator],
+        "episodes": episodes,
+        "seed": seed,
+        "at_once": AT_ONCE,
+        "versions": machine.describe()["versions"],
+    }
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+    for name, values in sorted(archive.elites.items()):
+        digest.update(f"{name} {values.shape} {values.dtype}".encode())
+        for start in range(0, len(values), 1024):
+            digest.update(np.ascontiguousarray(values[start : start + 1024]).tobytes())
+    return digest.hexdigest()
 
 
 def judge_of(archive: Archive, task: Environment, episodes: int) -> Judge:
@@ -156,10 +236,14 @@ def judge_of(archive: Archive, task: Environment, episodes: int) -> Judge:
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:
-    """Write the corrected archive, a table of all elites, and the figures, into an archive's folder."""
+    """Write the corrected archive, a table of all elites, and the figures, into an archive's folder.
+
+    Partial results of the evaluation that are there are removed.
+    """
     evaluation.corrected.save(folder / "corrected.safetensors")
     write_text(folder / "evaluation.csv", evaluation.to_pandas().to_csv(index=False))
     write_json(folder / "evaluation.json", figures(evaluation))
+    (folder / PARTIAL).unlink(missing_ok=True)
 
 
 def figures(evaluation: Evaluation) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def evaluate(
     Example: ppga evaluate runs/walker --episodes 20
 
     It is written beside the archive (corrected.safetensors), with a table of all elites (evaluation.csv) and
-    the figures (evaluation.json).
+    the figures (evaluation.json). An evaluation that was interrupted is resumed by the same command.
 
     Args:
         run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
@@ -53,21 +53,23 @@ def evaluate(
     file = find_archive(run)
     archive = load_archive(file, mapped=True)
     know(task, archive.description["task"]["name"])
-    with Progress(console=console) as progress:
-        bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
-        evaluation = corrected.evaluate(
-            archive,
-            episodes,
-            physics=physics,
-            seed=seed,
-            progress=lambda done, _: progress.update(bar, completed=done),
-        )
-    if not len(evaluation.corrected):
-        raise InputError("physics diverged in an episode of every elite: nothing is left of the archive.")
+    folder = output or beside(file)
     try:
-        corrected.save(evaluation, output or beside(file))
+        with Progress(console=console) as progress:
+            bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
+            evaluation = corrected.evaluate(
+                archive,
+                episodes,
+                physics=physics,
+                seed=seed,
+                progress=lambda done, _: progress.update(bar, completed=done),
+                partial=folder / corrected.PARTIAL,
+            )
+        if not len(evaluation.corrected):
+            raise InputError("physics diverged in an episode of every elite: nothing is left of the archive.")
+        corrected.save(evaluation, folder)
     except OSError as error:
-        raise InputError(f"cannot write to {output or beside(file)}: {error.strerror or error}.") from None
+        raise InputError(f"cannot write to {folder}: {error.strerror or error}.") from None
     found = corrected.figures(evaluation)
     table = Table(box=SIMPLE, caption=f"offset {found['qd_offset']:g}; judged on {found['physics']}")
     for heading in ("", "archived", f"corrected, {episodes} episodes"):

@@ -1,0 +1,214 @@
+"""Re-evaluating an archive: interrupted, and resumed where it was."""
+
+import csv
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ppga
+from ppga.analysis import corrected
+from ppga.analysis.corrected import PARTIAL
+from ppga.archives import Archive
+from ppga.rollouts import Judge
+from ppga.storage import NumpyArray, read_tensors, write_tensors
+from slider import Slider
+
+from conftest import command
+
+EPISODES = corrected.AT_ONCE // 2
+"""Of each elite, so that two elites are evaluated at a time."""
+FILES = ("corrected.safetensors", "evaluation.csv", "evaluation.json")
+TASK = f"{Path(__file__).with_name('slider.py')}:Slider"
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ppga.analysis import corrected
+from ppga.archives import load_archive
+from slider import Slider
+
+def progress(done, of):
+    if done >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path(sys.argv[1])
+partial = folder / corrected.PARTIAL
+corrected.evaluate(
+    load_archive(folder), int(sys.argv[2]), task=Slider(), progress=progress, partial=partial
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def archive() -> Archive:
+    """Of an odd number of elites."""
+    config, _ = ppga.preset("smoke", Slider(), "map-elites")
+    trained = ppga.train(Slider(), config, budget=ppga.Budget(iterations=1)).archive
+    elites = {name: np.repeat(values[:1], 7, axis=0) for name, values in trained.elites.items()}
+    noise = np.random.default_rng(0).normal(0, 0.1, elites["solution"].shape)
+    elites |= {
+        "index": np.arange(7, dtype=np.int32),
+        "solution": elites["solution"] + noise.astype(np.float32),
+    }
+    return Archive(trained.description, elites)
+
+
+class InterruptedHereError(Exception):
+    """Raised in the middle of an evaluation."""
+
+
+JUDGES: dict[tuple[object, ...], Judge] = {}
+
+
+def evaluate(
+    archive: Archive,
+    partial: Path | None = None,
+    stop: int | None = None,
+    episodes: int = EPISODES,
+    seed: int = 0,
+) -> tuple[tuple[NumpyArray, NumpyArray], list[int]]:
+    """Objectives and measures of all episodes, and after how many elites progress was reported; interrupted
+    after `stop` of them.
+    """
+    told: list[int] = []
+
+    def progress(done: int, of: int) -> None:
+        assert of == len(archive)
+        told.append(done)
+        if done == stop:
+            raise InterruptedHereError
+
+    task = Slider()
+    kind = archive.description["judge"], episodes, task.episode_length
+    if kind not in JUDGES:
+        JUDGES[kind] = corrected.judge_of(archive, task, episodes)
+    return corrected.play_all(archive, task, episodes, seed, progress, JUDGES[kind], partial), told
+
+
+def same(a: tuple[NumpyArray, NumpyArray], b: tuple[NumpyArray, NumpyArray]) -> None:
+    for ours, theirs in zip(a, b, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def interrupt(archive: Archive, partial: Path, stop: int = 4) -> None:
+    with pytest.raises(InterruptedHereError):
+        evaluate(archive, partial, stop)
+    assert corrected.evaluated(partial) == stop
+
+
+def test_an_evaluation_that_was_interrupted_ends_as_one_that_was_not(
+    archive: Archive, tmp_path: Path
+) -> None:
+    whole, told = evaluate(archive)
+    assert told == [2, 4, 6, 7]
+    partial = tmp_path / PARTIAL
+    interrupt(archive, partial)
+    interrupt(archive, partial, 6)
+    resumed, told = evaluate(archive, partial)
+    assert told == [6, 7], "what was evaluated is not evaluated again"
+    same(resumed, whole)
+    assert corrected.evaluated(partial) == 7, "until the evaluation is saved"
+    again, told = evaluate(archive, partial)
+    assert told == [7]
+    same(again, whole)
+
+
+def changed(archive: Archive) -> Archive:
+    solution = archive.elites["solution"].copy()
+    solution[-1, -1] += 1e-3
+    return Archive(archive.description, {**archive.elites, "solution": solution})
+
+
+@pytest.mark.parametrize("other", ["archive", "noise", "episodes", "seed", "task", "version"])
+def test_what_was_evaluated_otherwise_is_not_mixed_in(
+    other: str, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = tmp_path / PARTIAL
+    interrupt(archive, partial)
+    options: dict[str, Any] = {}
+    if other == "archive":
+        archive = changed(archive)
+    elif other == "noise":
+        archive = Archive(archive.description | {"judge": "sample"}, archive.elites)
+    elif other == "episodes":
+        options = {"episodes": EPISODES - 1}
+    elif other == "seed":
+        options = {"seed": 1}
+    elif other == "task":
+        monkeypatch.setattr(Slider, "usual_length", 19)
+    else:
+        monkeypatch.setattr("ppga.machine.__version__", "another")
+    whole, told = evaluate(archive, **options)
+    results, again = evaluate(archive, partial, **options)
+    assert again == told, "from the beginning"
+    same(results, whole)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def zeros(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def fewer_columns(file: Path) -> None:
+    arrays, description = read_tensors(file)
+    write_tensors(file, {**arrays, "objective": arrays["objective"][:, 1:]}, description)
+
+
+def odd_rows(file: Path) -> None:
+    arrays, description = read_tensors(file)
+    write_tensors(file, {name: values[:3] for name, values in arrays.items()}, description)
+
+
+def no_measures(file: Path) -> None:
+    arrays, description = read_tensors(file)
+    write_tensors(file, {"objective": arrays["objective"]}, description)
+
+
+def integers(file: Path) -> None:
+    arrays, description = read_tensors(file)
+    write_tensors(file, {**arrays, "objective": arrays["objective"].astype(np.int32)}, description)
+
+
+@pytest.mark.parametrize("damage", [cut, zeros, fewer_columns, odd_rows, no_measures, integers])
+def test_a_damaged_file_of_partial_results_is_not_used(
+    damage: Callable[[Path], None], archive: Archive, tmp_path: Path
+) -> None:
+    partial = tmp_path / PARTIAL
+    interrupt(archive, partial)
+    damage(partial)
+    _, told = evaluate(archive, partial)
+    assert told == [2, 4, 6, 7]
+
+
+def test_the_command_resumes_an_evaluation_that_was_killed(archive: Archive, tmp_path: Path) -> None:
+    """By SIGKILL, as SLURM does; the files are those of an uninterrupted one, to the byte."""
+    whole, killed, marked = (tmp_path / name for name in ("whole", "killed", "marked"))
+    for folder in (whole, killed):
+        archive.save(folder / "archive.safetensors")
+    words = [sys.executable, "-c", KILLED, str(killed), str(EPISODES)]
+    process = subprocess.run(words, check=False, cwd=Path(__file__).parent)
+    assert process.returncode == -signal.SIGKILL
+    assert corrected.evaluated(killed / PARTIAL) == 4
+    shutil.copytree(killed, marked)
+    arrays, description = read_tensors(marked / PARTIAL)
+    write_tensors(marked / PARTIAL, {**arrays, "objective": arrays["objective"] + 1000}, description)
+    for folder in (whole, killed, marked):
+        done = command("evaluate", str(folder), "--episodes", str(EPISODES), "--task", TASK)
+        assert done.returncode == 0, done.stderr
+        assert sorted(file.name for file in folder.iterdir()) == sorted(("archive.safetensors", *FILES))
+    for name in FILES:
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    with (marked / "evaluation.csv").open() as file:
+        objectives = [float(row["objective_mean"]) for row in csv.DictReader(file)]
+    assert [objective > 500 for objective in objectives] == [True] * 4 + [False] * 3, (
+        "the first four are used"
+    )

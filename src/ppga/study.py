@@ -21,11 +21,13 @@ from rich.live import Live
 from rich.table import Table
 
 from ppga.algorithms import ALGORITHMS
+from ppga.analysis.corrected import PARTIAL, evaluated
 from ppga.analysis.report import report
 from ppga.cluster import slurm
 from ppga.cluster.crew import Cluster, connected
 from ppga.errors import InputError, choose
 from ppga.runs import Budget, preset
+from ppga.runs.checkpoints import last_iteration
 from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
@@ -236,6 +238,29 @@ def do(one: Planned, plan: Plan) -> int:
     return code
 
 
+def count_attempt(one: Planned) -> None:
+    """Count the attempts of a job that SLURM queues again, since its run last made progress.
+
+    Progress is a newer checkpoint, or more elites of the archive re-evaluated. Counting begins anew with a
+    job that is submitted by hand.
+
+    Raises:
+        InputError: there was none in the last `slurm.ATTEMPTS` attempts.
+    """
+    place, file = RunFolder(one.folder), one.folder / ".attempts.json"
+    progress = [last_iteration(place.checkpoints), evaluated(place.archive.with_name(PARTIAL))]
+    attempts = 1
+    if os.environ.get("SLURM_RESTART_COUNT", "0") != "0" and file.exists():
+        before = read_json(file)
+        attempts += before["attempts"] if progress <= before["progress"] else 0
+    if attempts > slurm.ATTEMPTS:
+        raise InputError(
+            f"{one.folder} has made no progress in {slurm.ATTEMPTS} attempts: no new checkpoint and "
+            "no further elite re-evaluated within its time limit. Submit it with more: sbatch --time=..."
+        )
+    write_json(file, {"progress": progress, "attempts": attempts})
+
+
 def spread(
     waiting: Sequence[Planned], plan: Plan, console: Console, cluster: Cluster, cores: int
 ) -> list[Planned]:
@@ -298,7 +323,7 @@ def _table(states: Mapping[Planned, str]) -> Table:
 def words_of(plan: Plan) -> list[str]:
     """The command that makes this plan, without `ppga`."""
     output = plan.output.absolute()
-    tasks = [plan.files.get(task, task) for task in plan.tasks]
+    tasks = [str(Path(plan.files[task]).absolute()) if task in plan.files else task for task in plan.tasks]
     return [
         "study", "--tasks", *tasks, "--algorithms", *plan.algorithms, "--seeds", str(plan.seeds),
         *_budget_words(plan.budget),

@@ -1,6 +1,7 @@
 """Commands that train: `train`, `demo`, `study`, `reproduce`."""
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,7 +123,7 @@ def study(
     machine.check_devices()
     from ppga.cluster.crew import Cluster
     from ppga.runs import PRESETS, Budget
-    from ppga.study import do, finished, plan, run, write_slurm
+    from ppga.study import count_attempt, do, finished, plan, run, write_slurm
 
     choose("preset", preset, PRESETS)
     given = Budget(minutes=minutes, env_steps=env_steps, evaluations=evaluations)
@@ -135,13 +136,17 @@ def study(
             _show_runs(planned)
             return
         if cluster == "slurm":
-            console.print(f"sbatch {write_slurm(planned, cores)}", soft_wrap=True, highlight=False)
+            script = shlex.quote(str(write_slurm(planned, cores)))
+            console.print(f"sbatch {script}", soft_wrap=True, highlight=False, markup=False)
             return
         if only is not None:
             if not 0 <= only < len(planned.runs()):
                 raise InputError(f"--only must lie in [0, {len(planned.runs()) - 1}], got {only}.")
             one = planned.runs()[only]
-            code = 0 if finished(one, planned) else do(one, planned)
+            if finished(one, planned):
+                return
+            count_attempt(one)
+            code = do(one, planned)
             sys.exit(128 - code if code < 0 else code)  # as a shell tells of a signal
         well = run(planned, console, Cluster(address) if cluster == "ray" else None, cores)
     sys.exit(0 if well else 1)

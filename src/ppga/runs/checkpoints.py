@@ -77,6 +77,11 @@ def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
+def last_iteration(folder: Path) -> int:
+    """Iteration of the newest checkpoint; 0 if there is none."""
+    return max(_numbers(folder), default=0)
+
+
 def _load(data: Path) -> Checkpoint:
     description: Any = read_json(data.with_suffix(".json"))
     if not isinstance(description, dict) or description.get("version") != FORMAT_VERSION:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy_groupies import aggregate_nb as aggregate
 from ribs.archives import CVTArchive, GridArchive
 from scipy.stats import rankdata
 
@@ -83,8 +82,9 @@ class _Restorable:
         mean.
         """
         if learning_rate == 1.0 and len(indices):
-            best: NumpyArray = aggregate(indices, objective, func="max", fill_value=np.nan)[indices]
-            return best.astype(dtype)
+            best = np.full(indices.max() + 1, -np.inf, dtype)
+            np.maximum.at(best, indices, objective)
+            return best[indices]
         rule: Any = super()
         return np.asarray(rule._compute_thresholds(indices, objective, cur_threshold, learning_rate, dtype))
 

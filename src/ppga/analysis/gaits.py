@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from ppga.analysis.corrected import task_of
 from ppga.analysis.plots import COLOURS
 from ppga.archives import Archive, maps
-from ppga.physics import Array
 from ppga.policies import Network, Policy
 from ppga.rollouts import Recording, record
 from ppga.storage import NumpyArray
@@ -26,7 +25,7 @@ def watch(task: Environment, archive: Archive, cells: list[int], steps: int, see
     stacked = {name: np.stack([elite[name] for elite in elites]) for name in elites[0]}
     policies = jax.vmap(Policy.of_elite)(stacked)
 
-    def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
+    def act(observation: jax.Array, key: jax.Array, steps: jax.Array) -> jax.Array:  # noqa: ARG001
         one: Any = jax.vmap(lambda policy, seen: policy.mean_action(network, seen[None])[0])
         return jax.numpy.asarray(one(policies, observation))
 

@@ -16,8 +16,10 @@ import ppga
 from ppga.analysis import corrected
 from ppga.analysis.corrected import PARTIAL
 from ppga.archives import Archive
+from ppga.errors import InputError
 from ppga.rollouts import Judge
 from ppga.storage import NumpyArray, read_tensors, write_tensors
+from ppga.tasks import TASKS, find
 from slider import Slider
 
 from conftest import command
@@ -31,16 +33,16 @@ import os, signal, sys
 from pathlib import Path
 from ppga.analysis import corrected
 from ppga.archives import load_archive
-from slider import Slider
+from ppga.tasks import find
 
 def progress(done, of):
     if done >= 4:
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[1])
-partial = folder / corrected.PARTIAL
+find(sys.argv[3])
 corrected.evaluate(
-    load_archive(folder), int(sys.argv[2]), task=Slider(), progress=progress, partial=partial
+    load_archive(folder), int(sys.argv[2]), progress=progress, partial=folder / corrected.PARTIAL
 )
 """
 
@@ -150,6 +152,24 @@ def test_what_was_evaluated_otherwise_is_not_mixed_in(
     same(results, whole)
 
 
+def test_results_of_a_task_file_that_has_changed_are_not_mixed_in(archive: Archive, tmp_path: Path) -> None:
+    file, partial = tmp_path / "slider.py", tmp_path / PARTIAL
+    file.write_text(Path(TASK.rpartition(":")[0]).read_text())
+    find(f"{file}:Slider")
+    try:
+        interrupt(archive, partial)
+        file.write_text(f"{file.read_text()}\n# another\n")
+        assert evaluate(archive, partial)[1] == [2, 4, 6, 7]
+    finally:
+        del TASKS["slider"]
+
+
+def test_partial_results_that_cannot_be_written_are_told(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write to .*file"):
+        evaluate(archive, tmp_path / "file" / PARTIAL)
+
+
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -194,8 +214,8 @@ def test_the_command_resumes_an_evaluation_that_was_killed(archive: Archive, tmp
     whole, killed, marked = (tmp_path / name for name in ("whole", "killed", "marked"))
     for folder in (whole, killed):
         archive.save(folder / "archive.safetensors")
-    words = [sys.executable, "-c", KILLED, str(killed), str(EPISODES)]
-    process = subprocess.run(words, check=False, cwd=Path(__file__).parent)
+    words = [sys.executable, "-c", KILLED, str(killed), str(EPISODES), TASK]
+    process = subprocess.run(words, check=False)
     assert process.returncode == -signal.SIGKILL
     assert corrected.evaluated(killed / PARTIAL) == 4
     shutil.copytree(killed, marked)

@@ -18,7 +18,7 @@ from ppga.errors import InputError, at_least_one
 from ppga.policies import Network, Policy
 from ppga.rollouts import Judge
 from ppga.storage import NumpyArray, read_tensors, write_json, write_tensors, write_text
-from ppga.tasks import Environment, is_known, make_task, sample
+from ppga.tasks import Environment, is_known, make_task, sample, word_for
 
 if TYPE_CHECKING:
     import pandas
@@ -159,7 +159,10 @@ def play_all(
         }
         results = {name: np.concatenate([values, added[name]]) for name, values in results.items()}
         if partial is not None:
-            write_tensors(partial, results, description)
+            try:
+                write_tensors(partial, results, description)
+            except OSError as error:
+                raise InputError(f"cannot write to {partial.parent}: {error.strerror or error}.") from None
         progress(len(results["objective"]), n)
     return results["objective"], results["measures"]
 
@@ -203,7 +206,7 @@ def _partial_results(
 
 
 def _fingerprint(archive: Archive, task: Environment, episodes: int, seed: int) -> str:
-    """A number that two evaluations share if, and only if, they have the same results."""
+    """A hash of all that decides the results of an evaluation: archive, task, options and versions."""
     options = {
         "archive": archive.description,
         "task": [task.name, task.physics_name, task.episode_length, task.integrator],
@@ -213,10 +216,13 @@ def _fingerprint(archive: Archive, task: Environment, episodes: int, seed: int) 
         "versions": machine.describe()["versions"],
     }
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+    file, from_file, _ = word_for(task.name).rpartition(":")
+    if from_file:
+        digest.update(Path(file).read_bytes())
     for name, values in sorted(archive.elites.items()):
         digest.update(f"{name} {values.shape} {values.dtype}".encode())
-        for start in range(0, len(values), 1024):
-            digest.update(np.ascontiguousarray(values[start : start + 1024]).tobytes())
+        for start in range(0, len(values), 64):  # few, for those on the disk
+            digest.update(values[start : start + 64].tobytes())
     return digest.hexdigest()
 
 

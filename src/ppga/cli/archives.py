@@ -54,19 +54,19 @@ def evaluate(
     archive = load_archive(file, mapped=True)
     know(task, archive.description["task"]["name"])
     folder = output or beside(file)
+    with Progress(console=console) as progress:
+        bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
+        evaluation = corrected.evaluate(
+            archive,
+            episodes,
+            physics=physics,
+            seed=seed,
+            progress=lambda done, _: progress.update(bar, completed=done),
+            partial=folder / corrected.PARTIAL,
+        )
+    if not len(evaluation.corrected):
+        raise InputError("physics diverged in an episode of every elite: nothing is left of the archive.")
     try:
-        with Progress(console=console) as progress:
-            bar = progress.add_task(f"{len(archive)} elites, {episodes} episodes each", total=len(archive))
-            evaluation = corrected.evaluate(
-                archive,
-                episodes,
-                physics=physics,
-                seed=seed,
-                progress=lambda done, _: progress.update(bar, completed=done),
-                partial=folder / corrected.PARTIAL,
-            )
-        if not len(evaluation.corrected):
-            raise InputError("physics diverged in an episode of every elite: nothing is left of the archive.")
         corrected.save(evaluation, folder)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}.") from None

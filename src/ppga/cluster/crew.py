@@ -1,7 +1,9 @@
 """A crew of Ray's workers: shares go to whoever is idle, and those who die are replaced."""
 
+import hashlib
 import os
 import platform
+import re
 import secrets
 import socket
 import subprocess
@@ -10,20 +12,21 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ppga import machine
-from ppga.errors import InputError, at_least_one, import_extra
+from ppga.cluster.pinning import pin
+from ppga.errors import InputError, at_least_one, import_extra, told
 from ppga.version import __version__
 
 CORES = 1
 """Cores a worker sees. XLA rounds differently with another number, so all workers have the same."""
 TRIES = 3
-"""How often a share is computed again before it is taken to be what kills its workers."""
+"""How often the same work may fail for reasons of the cluster before it is taken to be their cause."""
 PATIENCE = 120.0
 """Seconds to wait for a worker to begin."""
 SPENT = ("rounds", "bytes_moved", "crew_seconds", "busy_seconds")
@@ -34,8 +37,25 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
 }
-MATTERS = ("python", "ppga", "jax", "jaxlib", "mujoco", "numpy", "cpu")
+MATTERS = (
+    "python", "ppga", "jax", "jaxlib", "mujoco", "numpy", "gymnasium", "ribs", "optax", "cpu",
+)  # fmt: skip
 """What must be the same everywhere for results to be."""
+OLDEST_RAY = (2, 52)
+"""Ray's first version whose clusters authenticate those who connect."""
+CONNECT = """
+import sys, ray
+try:
+    ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+except Exception as error:
+    print(error)
+    raise
+"""
+"""Connects to a Ray cluster; prints the reason where that fails."""
+
+
+class PoolError(InputError):
+    """The workers of a cluster cannot do a run's work; what the run has written before is intact."""
 
 
 @dataclass(frozen=True)
@@ -84,29 +104,68 @@ def connected(cluster: Cluster, cores: int | None = None) -> Iterator[Any]:
     Args:
         cluster: which.
         cores: that one of its own pretends to have.
+
+    Raises:
+        InputError: there is no such cluster, or it cannot be used.
+        PoolError: the cluster failed meanwhile.
     """
     cluster.check()
     prepare(cluster.address)
     ray = import_extra("ray", "ray")
+    _check_ray(ray.__version__)
+    with ExitStack() as stack:
+        if not ray.is_initialized():  # by whoever calls us from Python
+            _initialize(ray, cluster.address, cores)
+            stack.callback(ray.shutdown)
+        try:
+            yield ray
+        except ray.exceptions.RayError as error:
+            raise PoolError(f"the Ray cluster failed: {reason_of(ray, error)}") from error
+
+
+def _check_ray(version: str) -> None:
+    """Raise an InputError for a version of Ray whose clusters let anyone run code."""
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_RAY:
+        oldest = ".".join(map(str, OLDEST_RAY))
+        raise InputError(
+            f"Ray {version} is too old: whoever reaches its clusters can run code there. Install {oldest} or "
+            f"newer on all nodes: pip install 'ray>={oldest}'"
+        )
+
+
+def _initialize(ray: Any, address: str | None, cores: int | None) -> None:
+    """Connect this process to a Ray cluster; without an address, to a new one with that many cores."""
     settings: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-    if ray.is_initialized():  # by whoever calls us from Python
-        yield ray
-        return
-    if cluster.address is None:
+    if address is None:
         settings |= {"num_cpus": cores or machine.visible_cores(), "include_dashboard": False}
     else:
-        _reach(cluster.address)
-        settings["address"] = cluster.address
+        _reach(address)
+        settings["address"] = address
     try:
         with forking():
             ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         said = str(error).strip().splitlines()[0]
-        raise InputError(f"no Ray cluster at {cluster.address or 'this machine'}: {said}") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+        raise InputError(f"no Ray cluster at {address or 'this machine'}: {said}") from None
+
+
+def reason_of(ray: Any, error: Exception) -> str:
+    """What has failed on a cluster, in one line: an exception's own message where a worker raised it."""
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    lines = told(cause).strip().splitlines()
+    return lines[-1 if getattr(cause, "actor_init_failed", False) else 0]
+
+
+def is_transient(ray: Any, error: Exception) -> bool:
+    """Whether work that failed with one of Ray's errors may succeed elsewhere.
+
+    That holds for all that befalls workers, nodes and objects, and neither for exceptions of the code that
+    they run nor for a refused token.
+    """
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return isinstance(cause, ray.exceptions.RayError) and not isinstance(
+        cause, ray.exceptions.AuthenticationError
+    )
 
 
 def prepare(address: str | None) -> None:
@@ -133,24 +192,31 @@ def forking() -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Raise an InputError where no Ray cluster answers; Ray itself would try for many minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
+    """Raise an InputError where no Ray cluster answers, or one that refuses this process's token."""
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"no Ray cluster at {address}: {error}. Begin one with: ray start --head --port {port}"
+            ) from None
+    # Ray may try for many minutes, and logs every time: a process that can be killed does it first
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"no Ray cluster at {address}: {error}. Begin one with: ray start --head --port {port}"
-        ) from None
-    # something listens; whether it is Ray is tried by a process that can be killed
-    knock = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-    try:
-        subprocess.run(
-            [sys.executable, "-c", knock, address], capture_output=True, timeout=PATIENCE / 2, check=False
-        )
+        tried = subprocess.run(
+            [sys.executable, "-c", CONNECT, address],
+            capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE / 2, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(f"what listens at {address} does not answer as a Ray cluster does.") from None
+    if "AuthenticationError" in tried.stderr:
+        raise InputError(
+            f"the Ray cluster at {address} refuses the token of this process, or it has none. Set "
+            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token."
+        )
+    if tried.returncode:
+        said = tried.stdout.strip() or f"connecting ended with exit code {tried.returncode}"
+        raise InputError(f"no Ray cluster at {address}: {said.splitlines()[0]}")
 
 
 @contextmanager
@@ -175,7 +241,8 @@ def at_work(
         count = cluster.workers or min(there, most)
         if count > there or not count:
             raise InputError(f"{count} workers take {count * CORES} cores, and the cluster has {there}.")
-        crew = RayCrew(ray, partial(make_worker, task, settings), count, say)
+        task_file = task.rpartition(":")[0]  # of FILE.py:CLASS
+        crew = RayCrew(ray, partial(make_worker, task, settings), count, say, task_file)
         try:
             say(f"{count} workers on {len(crew.nodes())} nodes")
             yield crew
@@ -206,13 +273,17 @@ class RayCrew:
         make: makes a `Worker`, on the worker's machine.
         count: how many.
         say: tells the user of those who died.
+        task_file: whose contents must be the same for the workers; empty if there is none.
     """
 
-    def __init__(self, ray: Any, make: Callable[[], Any], count: int, say: Callable[[str], None]) -> None:
-        self.ray, self.make, self.say = ray, make, say
+    def __init__(
+        self, ray: Any, make: Callable[[], Any], count: int, say: Callable[[str], None], task_file: str = ""
+    ) -> None:
+        self.ray, self.make, self.say, self.task_file = ray, make, say, task_file
+        self.digest = digest_of(task_file)
         self.replaced = 0
         self._spent = dict.fromkeys(SPENT, 0.0)  # since it was last told
-        self._places: dict[Any, tuple[str, int]] = {}  # of each worker: its node, and its number there
+        self._places: dict[Any, tuple[str, str]] = {}  # of each worker: its node's id and name
         self._actor = ray.remote(num_cpus=CORES, max_restarts=0, scheduling_strategy="SPREAD")(_Member)
         self._short = False  # of cores
         self.idle = self._hire(count)
@@ -236,15 +307,21 @@ class RayCrew:
                 worker, number = busy.pop(answer)
                 try:
                     found[number], took = ray.get(answer)
-                    busy_seconds += took
-                    self.idle.append(worker)
-                except ray.exceptions.RayActorError:
+                except ray.exceptions.RayError as error:
+                    if not is_transient(ray, error):
+                        _, node = self._places[worker]
+                        raise PoolError(f"a worker on {node} failed: {reason_of(ray, error)}") from error
                     tried[number] += 1
                     if tried[number] == TRIES:
-                        raise InputError(f"a share of the work has killed {TRIES} workers; is there enough "
-                                         "memory on the nodes?") from None  # fmt: skip
+                        raise PoolError(
+                            f"a share of the work has failed on {TRIES} workers; is there enough memory on "
+                            f"the nodes? {reason_of(ray, error)}"
+                        ) from error
                     waiting.appendleft(number)
-                    self._replace(worker)
+                    self._replace(worker, reason_of(ray, error))
+                else:
+                    busy_seconds += took
+                    self.idle.append(worker)
         moved = size_of(shared) + size_of(jobs) + size_of(found)
         for name, spent in zip(SPENT, (1, moved, time.perf_counter() - began, busy_seconds), strict=True):
             self._spent[name] += spent
@@ -264,48 +341,66 @@ class RayCrew:
         return list(self.ray.get([worker.pid.remote() for worker in self._places]))
 
     def close(self) -> None:
-        """Send everyone home."""
+        """End all workers."""
         for worker in self._places:
-            self.ray.kill(worker)
+            self._kill(worker)
         self._places.clear()
         self.idle.clear()
 
-    def _replace(self, worker: Any) -> None:
-        node, _ = self._places.pop(worker)
+    def _kill(self, worker: Any) -> None:
+        """End a worker, so that its core is free; it may be dead already."""
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.kill(worker)
+
+    def _replace(self, worker: Any, reason: str) -> None:
+        """Start another worker in place of one that failed.
+
+        Raises:
+            PoolError: that was the last one, and no other can be started.
+        """
+        _, node = self._places.pop(worker)
+        self._kill(worker)
         self.replaced += 1
-        self.say(f"a worker on {node} has died; another computes its share again")
-        if self._short:
+        self.say(f"a worker on {node} has failed; another computes its share again ({reason})")
+        if self._short and self._places:
             return
         try:
             self.idle += self._hire(1)
         except InputError as error:
             if not self._places:
-                raise
+                raise PoolError(f"no Ray worker is left: {error}") from error
             self._short = True  # its node is lost, most likely: nobody waits for a place again
             self.say(f"it is not replaced: {error} {len(self._places)} workers go on")
 
     def _hire(self, count: int) -> list[Any]:
-        """New workers that have the versions we have, on cores of their own."""
+        """New workers that have what we have, on cores of their own; all of them, or an InputError."""
         ray = self.ray
         workers = [self._actor.remote(self.make) for _ in range(count)]
-        try:
-            introduced = ray.get([worker.introduce.remote() for worker in workers], timeout=PATIENCE)
-            numbers = [self._place(*one) for one in zip(workers, introduced, strict=True)]
-            ray.get([worker.settle.remote(number) for worker, number in zip(workers, numbers, strict=True)])
-        except ray.exceptions.GetTimeoutError:
-            free = ray.available_resources().get("CPU", 0)
+        with ExitStack() as failed:
             for worker in workers:
-                ray.kill(worker)
-            raise InputError(
-                f"no worker has begun within {PATIENCE:.0f} s; {free:g} cores of the cluster are free."
-            ) from None
-        except ray.exceptions.RayError as error:
-            raise InputError(f"a worker cannot begin: {str(error).strip().splitlines()[-1]}") from None
+                failed.callback(self._kill, worker)
+            try:
+                introduced = ray.get(
+                    [worker.introduce.remote(self.task_file) for worker in workers], timeout=PATIENCE
+                )
+                for _, name, theirs, digest in introduced:
+                    self._check(name, theirs, digest)
+                ray.get([worker.settle.remote() for worker in workers])
+            except ray.exceptions.GetTimeoutError:
+                free = ray.available_resources().get("CPU", 0)
+                raise InputError(
+                    f"no worker has begun within {PATIENCE:.0f} s; {free:g} cores of the cluster are free."
+                ) from None
+            except ray.exceptions.RayError as error:
+                raise InputError(f"a worker cannot begin: {reason_of(ray, error)}") from error
+            failed.pop_all()
+        self._places |= {
+            worker: (node, name) for worker, (node, name, *_) in zip(workers, introduced, strict=True)
+        }
         return workers
 
-    def _place(self, worker: Any, introduced: tuple[str, str, dict[str, str]]) -> int:
-        """Check what a worker has; its number on its node."""
-        node, name, theirs = introduced
+    def _check(self, name: str, theirs: dict[str, str], digest: str) -> None:
+        """Check what a worker on the node of that name has: versions, processor, and the task's file."""
         ours = about()
         differ = {
             what: f"{what} {theirs[what]} there, {ours[what]} here"
@@ -315,13 +410,12 @@ class RayCrew:
         processor = differ.pop("cpu", None)
         if differ:
             raise InputError(f"the node {name} has other versions: {'; '.join(differ.values())}.")
+        if digest != self.digest:
+            state = "has other contents" if digest else "is missing"
+            raise InputError(f"the task's file {self.task_file} {state} on the node {name}; copy it there.")
         if processor:
             self.say(f"warning: {name} has another processor ({processor}): results may differ in their "
                      "last digits with who computes what")  # fmt: skip
-        taken = {number for where, number in self._places.values() if where == node}
-        number = next(free for free in range(len(taken) + 1) if free not in taken)
-        self._places[worker] = node, number
-        return number
 
 
 class _Member:
@@ -331,18 +425,16 @@ class _Member:
         self.make = make
         self.worker: Any = None
 
-    def introduce(self) -> tuple[str, str, dict[str, str]]:
-        """The node it is on, what that is called, and what it has."""
+    def introduce(self, task_file: str) -> tuple[str, str, dict[str, str], str]:
+        """The node it is on, what that is called, what it has, and the SHA-256 of a task's file there."""
         ray = import_extra("ray", "ray")
-        return ray.get_runtime_context().get_node_id(), socket.gethostname(), about()
+        node = ray.get_runtime_context().get_node_id()
+        return node, socket.gethostname(), about(), digest_of(task_file)
 
-    def settle(self, number: int) -> None:
-        """Take cores of its own, as the given worker of its node, before JAX looks how many there are."""
+    def settle(self) -> None:
+        """Take cores of its own, before JAX looks how many there are, and make the worker."""
         os.environ["JAX_PLATFORMS"] = "cpu"
-        if hasattr(os, "sched_setaffinity"):
-            cores = sorted(os.sched_getaffinity(0))
-            first = number * CORES
-            os.sched_setaffinity(0, {cores[(first + i) % len(cores)] for i in range(CORES)})
+        pin(CORES)
         self.worker = self.make()
 
     def pid(self) -> int:
@@ -353,6 +445,15 @@ class _Member:
         """One job, and the seconds it took."""
         began = time.perf_counter()
         return getattr(self.worker, kind)(*arguments), time.perf_counter() - began
+
+
+def digest_of(file: str) -> str:
+    """The SHA-256 of a file's contents; empty where there is no such file."""
+    try:
+        with open(file, "rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 def size_of(tree: Any) -> int:

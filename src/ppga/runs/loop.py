@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -23,7 +24,7 @@ from ppga.algorithms.sphere import Sphere
 from ppga.archives import Archive, ArchivePair, load_archive, maps
 from ppga.archives.pair import elites_of
 from ppga.archives.shipped import shipped
-from ppga.cluster.crew import Cluster, RayCrew, at_work
+from ppga.cluster.crew import Cluster, PoolError, RayCrew, at_work
 from ppga.cluster.devices import Devices, agree, join, leads, spread
 from ppga.cluster.shares import employ, shares
 from ppga.errors import InputError, choose, import_extra
@@ -123,7 +124,7 @@ def train(
         join(cluster or Cluster())
     folder = None if output is None or not leads() else RunFolder(Path(output))
     display = display or Silent()
-    with _telling(folder), contextlib.ExitStack() as stack:
+    with _telling(folder), _resumable(folder, name, cluster), contextlib.ExitStack() as stack:
         if folder:
             folder.check_free()
         if config.init_from and not shipped(config.init_from):  # a resumed run may be called from elsewhere
@@ -178,7 +179,7 @@ def resume(
         task = find(task)
     if config.cluster == "jax":
         join(cluster or Cluster())
-    with _telling(folder), contextlib.ExitStack() as stack:
+    with _telling(folder), _resumable(folder, name, cluster), contextlib.ExitStack() as stack:
         if leads():
             stack.enter_context(folder.locked())
         algorithm = make_algorithm(name if task is None else task, config, display.pulse)
@@ -228,6 +229,24 @@ def _telling(folder: RunFolder | None) -> Iterator[None]:
         raise InputError(
             f"cannot write to {folder.path}: {error.strerror or error}. {again}".strip()
         ) from None
+
+
+@contextmanager
+def _resumable(folder: RunFolder | None, task: str, cluster: Cluster | None) -> Iterator[None]:
+    """Add to the error of a run whose workers fail how to resume it, where it has a checkpoint."""
+    try:
+        yield
+    except PoolError as error:
+        if folder is None or not any(folder.checkpoints.glob("*.json")):
+            raise
+        word = word_for(task)
+        words = ["ppga", "train", *([] if word == task else [word]), "--resume", str(folder.path)]
+        if cluster is not None and cluster.address is not None:
+            words += ["--address", cluster.address]
+        reason = str(error).removesuffix(".")
+        raise PoolError(
+            f"{reason}. The last checkpoint is intact. Resume with: {shlex.join(words)}"
+        ) from error
 
 
 def _check_run(algorithm: Algorithm, config: PPGAConfig, budget: Budget, folder: Path | None) -> None:

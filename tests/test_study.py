@@ -149,7 +149,7 @@ def test_a_task_in_a_file_is_given_by_its_file_to_every_process(tmp_path: Path) 
 def test_a_signal_is_told_as_shells_do(
     ends: int, told: int, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ppga.study._call", lambda _: ends)
+    monkeypatch.setattr("ppga.study._call", lambda *_: ends)
     words = ("--algorithms", "map-elites", "--evaluations", "40", "--only", "0")
     assert study(tmp_path / "study", *words).returncode == told
 

@@ -27,6 +27,7 @@ from ppga.cluster import crew as crews
 from ppga.cluster import pinning
 from ppga.cluster.crew import Cluster, PoolError, RayCrew, connected
 from ppga.errors import InputError
+from ppga.study import spent
 
 from conftest import command, lines
 
@@ -345,7 +346,7 @@ def test_a_core_is_claimed_by_one_process_until_it_dies() -> None:
     pinning._claims.pop().close()
 
 
-# Runs.
+# Runs and studies.
 
 
 def task_in(folder: Path, name: str, on_ray: str = "pass") -> Path:
@@ -404,3 +405,58 @@ def below(node: Any, name: str) -> list[Any]:
 def raylet_of(node: Any) -> int:
     """The process that runs a node."""
     return int(node.all_processes["raylet"][0].process.pid)
+
+
+def test_a_study_goes_on_without_runs_that_fail(nodes: Any, tmp_path: Path) -> None:
+    """One takes its worker with it each time, one ends without its metrics, and one is as it should be."""
+    study = tmp_path / "study"
+    metrics = study / "loses" / "map-elites-0" / "metrics.jsonl"
+    kills = task_in(tmp_path, "kills", "os.kill(os.getppid(), 9)")
+    loses = task_in(tmp_path, "loses", f"atexit.register(os.remove, {str(metrics)!r})")
+    with node(nodes, 2):
+        done = command(
+            "study", "--tasks", f"{kills}:Slider", f"{loses}:Slider", "sphere", "--algorithms", "map-elites",
+            "--minutes", "0.02", "--preset", "smoke", "--cluster", "ray", "--address", nodes.address,
+            "--cores", "1", "--episodes", "1", "--output", str(study),
+        )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert f"failed: {study}/kills/map-elites-0 (WorkerCrashedError: " in done.stdout
+    assert f"failed: {metrics.parent} (FileNotFoundError: [Errno 2]" in done.stdout
+    assert "cannot write" not in done.stdout + done.stderr
+    assert (study / "sphere" / "map-elites-0" / "archive").exists()
+    assert (study / "report" / "report.html").exists()
+
+
+def test_a_run_of_a_study_is_resumed_when_its_worker_or_its_node_dies(nodes: Any, tmp_path: Path) -> None:
+    """The run's process dies with them, so that nothing holds its folder."""
+    study, killed, seconds = tmp_path / "study", list[Any](), list[float]()
+
+    def dead(run: Any) -> bool:
+        return not run.is_running() or run.status() == "zombie"
+
+    def lose() -> None:
+        wait_until(lambda: any(study.glob("sphere/*/checkpoints/*.json")))
+        killed.extend(below(first, "sphere") + below(second, "sphere"))
+        killed[0].parent().kill()
+        wait_until(lambda: dead(killed[0]))
+        (folder,) = study.glob("sphere/*")
+        seconds.append(spent(folder))
+        wait_until(lambda: any(below(one, "sphere") for one in (first, second)))
+        for one in (first, second):
+            if found := below(one, "sphere"):
+                killed.extend(found)
+                os.kill(raylet_of(one), signal.SIGKILL)
+
+    with node(nodes) as first, node(nodes) as second:
+        thread = threading.Thread(target=lose)
+        thread.start()
+        done = command(
+            "study", "--tasks", "sphere", "--algorithms", "map-elites:keeping.checkpoint-seconds=0",
+            "--minutes", "0.1", "--preset", "smoke", "--cluster", "ray", "--address", nodes.address,
+            "--cores", "1", "--output", str(study),
+        )  # fmt: skip
+        thread.join()
+    assert done.returncode == 0, done.stdout
+    assert seconds[0] < 6, "it did not go on without its worker"
+    assert len(killed) == 2
+    assert dead(killed[1])

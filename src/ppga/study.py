@@ -9,22 +9,25 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from ppga.algorithms import ALGORITHMS
 from ppga.analysis.corrected import PARTIAL, evaluated
 from ppga.analysis.report import report
 from ppga.cluster import slurm
-from ppga.cluster.crew import Cluster, connected
+from ppga.cluster.crew import TRIES, Cluster, connected, is_transient, reason_of
 from ppga.errors import InputError, choose
 from ppga.runs import Budget, preset
 from ppga.runs.checkpoints import last_iteration
@@ -46,6 +49,15 @@ SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
 """What `all` means: every system of the paper, and MAP-Elites."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a run that was told to stop."""
+BOUND = """
+import ctypes, signal, sys
+if sys.platform == "linux":
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+from ppga.cli import main
+main()
+"""
+"""The program `ppga`, killed with the process that started it: it would keep the lock on its folder."""
 CORRECTION_SECONDS = 60.0
 """What judging an archive of a hundred elites again takes, roughly."""
 
@@ -207,7 +219,7 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
         plan.output / "study.json",
         {"preset": plan.preset, "tasks": plan.tasks, "algorithms": plan.algorithms, "seeds": plan.seeds},
     )
-    failed = []
+    failed: dict[Planned, str] = {}
     if cluster is not None and waiting:
         failed = spread(waiting, plan, console, cluster, cores)
     else:
@@ -217,24 +229,30 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
             if code in STOPPED:
                 raise KeyboardInterrupt
             if code:
-                failed.append(one)
-                say(f"{one.folder} failed (exit code {code}); going on with the others")
+                failed[one] = f"exit code {code}"
+                say(f"{one.folder} failed ({failed[one]}); going on with the others")
     done = [one.folder for one in runs if RunFolder(one.folder).metrics.exists()]
     notes = [f"{one.folder} has gone on for longer than asked." for one in runs if went_on(one, plan)]
     for note in notes:
         say(note)
     if done:
         say(f"\n{report(done, plan.output / plan.report, notes)}")
-    for one in failed:
-        say(f"failed: {one.folder}")
+    for one, reason in failed.items():
+        say(escape(f"failed: {one.folder} ({reason})"))
     return not failed
 
 
-def do(one: Planned, plan: Plan) -> int:
-    """Run one, and judge its elites again if that is asked for; the exit code."""
-    code = _call(_train_words(one, plan))
+def do(one: Planned, plan: Plan, errors: IO[str] | None = None) -> int:
+    """Run one, and judge its elites again if that is asked for; the exit code.
+
+    Args:
+        one: of the plan's runs.
+        plan: the study.
+        errors: of a run on a cluster, a file for what it writes to stderr; it is killed with this process.
+    """
+    code = _call(_train_words(one, plan), errors)
     if code == 0 and plan.corrects(one) and _found(one):
-        code = _call(_evaluate_words(one, plan))
+        code = _call(_evaluate_words(one, plan), errors)
     return code
 
 
@@ -263,44 +281,65 @@ def count_attempt(one: Planned) -> None:
 
 def spread(
     waiting: Sequence[Planned], plan: Plan, console: Console, cluster: Cluster, cores: int
-) -> list[Planned]:
-    """Run them on a Ray cluster, as many at once as it has cores for; those that failed.
+) -> dict[Planned, str]:
+    """Run them on a Ray cluster, as many at once as it has cores for; those that failed, and why.
 
-    The study's folder must be the same on all nodes.
+    The study's folder must be the same on all nodes. A run that ends with its node, or because of another
+    failure of the cluster, is resumed on whichever node has cores, until it has been tried `TRIES` times.
     """
     with connected(cluster) as ray:
         there = ray.cluster_resources().get("CPU", 0)
         if there < cores:
             raise InputError(f"a run takes {cores} cores, and the cluster has {there:g}.")
-        remote = ray.remote(num_cpus=cores, max_retries=-1)(_do_there)
+        remote = ray.remote(num_cpus=cores, max_retries=0)(_do_there)
         whole = replace(plan, output=plan.output.absolute())
         runs = {one.folder: one for one in whole.runs()}
-        going = {remote.remote(runs[one.folder.absolute()], whole, os.getcwd()): one for one in waiting}
+
+        def start(one: Planned) -> Any:
+            return remote.remote(runs[one.folder.absolute()], whole, os.getcwd())
+
+        going = {start(one): one for one in waiting}
         states = dict.fromkeys(waiting, "waiting")
+        failed: dict[Planned, str] = {}
+        tried: Counter[Planned] = Counter()
         try:
             with Live(_table(states), console=console, refresh_per_second=1) as live:
                 while going:
                     done, _ = ray.wait(list(going), num_returns=1, timeout=2.0)
                     for answer in done:
-                        one, code = going.pop(answer), ray.get(answer)
-                        states[one] = "done" if code == 0 else f"failed (exit code {code})"
+                        one = going.pop(answer)
+                        try:
+                            reason = ray.get(answer)
+                        except ray.exceptions.RayError as error:
+                            tried[one] += 1
+                            if is_transient(ray, error) and tried[one] < TRIES:
+                                going[start(one)] = one
+                                continue
+                            reason = reason_of(ray, error)
+                        states[one] = "done"
+                        if reason:
+                            failed[one] = reason
+                            states[one] = escape(f"failed ({reason.partition(':')[0]})")
                     live.update(_table(states))
         except KeyboardInterrupt:
             for answer in going:
                 ray.cancel(answer)
             ray.wait(list(going), num_returns=len(going), timeout=120)
             raise
-    return [one for one, state in states.items() if state != "done"]
+    return failed
 
 
-def _do_there(one: Planned, plan: Plan, place: str) -> int:
-    """A run on another node, from the folder that the study was begun in."""
+def _do_there(one: Planned, plan: Plan, place: str) -> str:
+    """Do a run on another node, from the folder that the study was begun in; why it failed, if it did."""
     os.chdir(place)
     os.environ.pop("OMP_NUM_THREADS", None)  # Ray's
-    for task, word in plan.files.items():
-        if task not in TASKS:
-            find(word)
-    return do(one, plan)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        code = do(one, plan, errors)
+        errors.seek(0)
+        said = errors.read()
+    sys.stderr.write(said)  # for Ray's log
+    lines = said.strip().splitlines()
+    return f"exit code {code}{': ' + lines[-1] if lines else ''}" if code else ""
 
 
 def _table(states: Mapping[Planned, str]) -> Table:
@@ -450,12 +489,13 @@ def _evaluate_words(one: Planned, plan: Plan) -> list[str]:
     return ["evaluate", str(one.folder), "--episodes", str(plan.episodes), *own]
 
 
-def _call(words: Sequence[str]) -> int:
+def _call(words: Sequence[str], errors: IO[str] | None = None) -> int:
     """Run a command in a process of its own, on this terminal; its exit code.
 
     Ctrl-C reaches that process as well, which then ends its iteration; this one waits for it.
     """
-    process = subprocess.Popen([sys.executable, "-m", "ppga", *words])
+    program = ["-m", "ppga"] if errors is None else ["-c", BOUND]
+    process = subprocess.Popen([sys.executable, *program, *words], stderr=errors)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
         return process.wait()

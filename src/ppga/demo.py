@@ -11,6 +11,7 @@ from ppga.analysis.corrected import task_of
 from ppga.archives import Archive
 from ppga.runs import Budget, Outcome, preset, train
 from ppga.runs.display import Display
+from ppga.runs.signals import exit_on_signals
 
 STRIP = 60
 """Control steps of a gait diagram."""
@@ -20,9 +21,9 @@ def run(task: str, minutes: float, seed: int, display: Display) -> Outcome:
     """Train with the laptop preset."""
     config, _ = preset("laptop", task)
     output = Path("runs") / f"demo-{task}-{datetime.now():%Y%m%d-%H%M%S}"
-    return train(
-        task, replace(config, seed=seed), budget=Budget(minutes=minutes), output=output, display=display
-    )
+    config, budget = replace(config, seed=seed), Budget(minutes=minutes)
+    with exit_on_signals():
+        return train(task, config, budget=budget, output=output, display=display)
 
 
 def show_gaits(archive: Archive, console: Console) -> None:

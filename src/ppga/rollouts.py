@@ -229,8 +229,11 @@ class Judge:
         shares = [jax.tree.map(lambda leaf, some=some: leaf[some], everything) for some in rows]
         shares = [(*one, who & (some < n)) for (*one, who), some in zip(shares, dealt, strict=True)]
         play = self._compiled.get(rows.shape) or self._compile(rows.shape, *shares[0])
-        with ThreadPoolExecutor(workers) as pool:
+        pool = ThreadPoolExecutor(workers)
+        try:
             played = list(pool.map(lambda share: jax.tree.map(np.asarray, play(*share)), shares))
+        finally:  # an interrupt does not wait for the threads; otherwise they are done
+            pool.shutdown(wait=False, cancel_futures=True)
         order = np.argsort(dealt.ravel())[:n]
         whole: tuple[Scores, Transitions | None] = jax.tree.map(
             lambda *parts: np.concatenate(parts)[order], *played

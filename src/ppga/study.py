@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from rich.box import SIMPLE
@@ -35,6 +36,7 @@ from ppga.runs.estimate import estimate, span
 from ppga.runs.folder import RunFolder, read_lines
 from ppga.runs.loop import make_algorithm
 from ppga.runs.presets import LIKE_PPGA
+from ppga.runs.signals import STOP_SIGNALS, replaced, stop_handlers
 from ppga.storage import plain_name, read_json, write_json, write_text
 from ppga.tasks import TASKS, find
 from ppga.training import check
@@ -47,7 +49,7 @@ VARIANTS = {
 ALGORITHM:OPTION=VALUE,OPTION=VALUE, as in "ppga:search.sigma0=1,archive.shape=50 50,ppo.fresh-adam=true"."""
 SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
 """What `all` means: every system of the paper, and MAP-Elites."""
-STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+STOPPED = [code for number in STOP_SIGNALS for code in (128 + number, -number)]
 """Exit codes of a run that was told to stop."""
 BOUND = """
 import ctypes, signal, sys
@@ -492,16 +494,24 @@ def _evaluate_words(one: Planned, plan: Plan) -> list[str]:
 def _call(words: Sequence[str], errors: IO[str] | None = None) -> int:
     """Run a command in a process of its own, on this terminal; its exit code.
 
-    Ctrl-C reaches that process as well, which then ends its iteration; this one waits for it.
+    A terminal sends Ctrl-C, and that it closes, to all its processes. The command ignores both and is told by
+    this process, with SIGTERM: a run ends its iteration at the first, and at once at a second one.
     """
     program = ["-m", "ppga"] if errors is None else ["-c", BOUND]
-    process = subprocess.Popen([sys.executable, *program, *words], stderr=errors)
-    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.terminate()  # where Ctrl-C has not reached it
-        process.wait()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    started: list[subprocess.Popen[bytes]] = []
+    received: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        received.append(number)
+        for process in started:
+            process.terminate()
+
+    before = stop_handlers()
+    with replaced(before, forward):
+        with replaced(dict.fromkeys(before.keys() - {signal.SIGTERM}, forward), signal.SIG_IGN):
+            process = subprocess.Popen([sys.executable, *program, *words], stderr=errors)
+        started.append(process)
+        if received:
+            process.terminate()
+        code = process.wait()
+    return 128 + received[0] if received and code == 0 else code

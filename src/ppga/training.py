@@ -28,6 +28,7 @@ from ppga.runs.display import Display, Lines, Picture, Silent
 from ppga.runs.estimate import Estimate, estimate, span
 from ppga.runs.folder import RunFolder
 from ppga.runs.loop import check_known, make_algorithm
+from ppga.runs.signals import exit_on_signals
 from ppga.tasks import TASKS, find, word_for
 
 
@@ -131,11 +132,12 @@ def command(
                 _show_plan(console, task, config, budget, expected)
                 return
             display.say(_cost(expected))
-        if resume is not None:
-            outcome = continue_run(resume, budget=budget, display=display, cluster=cluster)
-        else:
-            folder = output or Path("runs") / f"{task}-{config.algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
-            outcome = train(task, config, budget=budget, output=folder, display=display, cluster=cluster)
+        with exit_on_signals():
+            if resume is not None:
+                outcome = continue_run(resume, budget=budget, display=display, cluster=cluster)
+            else:
+                folder = output or Path("runs") / f"{task}-{config.algorithm}-{datetime.now():%Y%m%d-%H%M%S}"
+                outcome = train(task, config, budget=budget, output=folder, display=display, cluster=cluster)
         if leads():
             show(console, outcome)
 

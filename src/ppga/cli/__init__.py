@@ -1,7 +1,6 @@
 """The command line."""
 
 import io
-import os
 import sys
 import warnings
 
@@ -10,6 +9,7 @@ import tyro
 from ppga.cli.archives import adapt, compare, evaluate, export, report, view
 from ppga.cli.lists import algorithms, tasks
 from ppga.cli.measuring import bench, doctor
+from ppga.cli.output import unfailing_output
 from ppga.cli.runs import demo, reproduce, study, task_first, train_command
 from ppga.errors import InputError, StorageWarning
 from ppga.version import __version__
@@ -21,6 +21,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
     warnings.formatwarning = _format_warning
+    with unfailing_output():
+        _command()
+
+
+def _command() -> None:
     try:
         words = task_first(sys.argv[1:])
         if words == ["--version"]:
@@ -51,8 +56,6 @@ def main() -> None:
     except InputError as error:
         print(f"ppga: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print(
             "ppga: stopped at once; ppga train --resume RUN goes on from its last checkpoint", file=sys.stderr

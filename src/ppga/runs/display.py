@@ -1,7 +1,9 @@
 """What a person sees while a run goes on: a live picture on a terminal, plain lines elsewhere."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rich.box import SIMPLE
@@ -16,6 +18,8 @@ from rich.text import Text
 from ppga.archives.maps import text as heatmap
 from ppga.storage import NumpyArray
 
+OUTPUT_ERRORS = (OSError, ValueError, SystemExit)
+"""Raised by printing to nobody: ValueError by a closed file, SystemExit by rich for a broken pipe."""
 LINE_SECONDS = 10.0
 """Least time between two plain lines."""
 
@@ -64,6 +68,46 @@ class Silent:
 
     def end(self) -> None:
         """Nothing."""
+
+
+class FailSafe:
+    """Another display until that fails, and nothing from then on: a run does not end with its terminal.
+
+    Args:
+        display: the other one.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+
+    def begin(self, title: str, share: float) -> None:
+        """See `Display.begin`."""
+        self._try(self.display.begin, title, share)
+
+    def pulse(self) -> None:
+        """See `Display.pulse`."""
+        self._try(self.display.pulse)
+
+    def show(self, *args: Any) -> None:
+        """See `Display.show`."""
+        self._try(self.display.show, *args)
+
+    def say(self, message: str) -> None:
+        """See `Display.say`."""
+        self._try(self.display.say, message)
+
+    def end(self) -> None:
+        """See `Display.end`."""
+        self._try(self.display.end)
+
+    def _try(self, call: Callable[..., None], *args: Any) -> None:
+        try:
+            call(*args)
+        except OUTPUT_ERRORS as error:
+            failed, self.display = self.display, Silent()
+            with contextlib.suppress(*OUTPUT_ERRORS):  # a live view gives the terminal back
+                failed.end()
+            warnings.warn(f"the display failed and is switched off: {error!r}", RuntimeWarning, stacklevel=4)
 
 
 class Lines:
@@ -116,6 +160,25 @@ class Lines:
         self.console.print(message, soft_wrap=True, markup=False, highlight=False)
 
 
+class _View(Live):
+    """A live view; what fails in the thread that draws it is raised when it is updated."""
+
+    failure: BaseException | None = None
+
+    def refresh(self) -> None:
+        """Draw it."""
+        try:
+            super().refresh()
+        except OUTPUT_ERRORS as error:
+            self.failure = error
+
+    def update(self, renderable: RenderableType, *, refresh: bool = False) -> None:
+        """Replace what it shows."""
+        if self.failure is not None:
+            raise self.failure
+        super().update(renderable, refresh=refresh)
+
+
 class Picture:
     """A live view with a progress bar, the figures, and the archive."""
 
@@ -130,7 +193,7 @@ class Picture:
             console=console,
             expand=True,
         )
-        self.live = Live(console=console, refresh_per_second=4, transient=False)
+        self.live = _View(console=console, refresh_per_second=4, transient=False)
         self.bar = self.progress.add_task("", total=1.0, left="")
         self.body: RenderableType = Text("compiling ...", style="dim")
         self.began, self.first = time.monotonic(), 0.0

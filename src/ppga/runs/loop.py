@@ -6,13 +6,11 @@ import json
 import os
 import shlex
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
@@ -31,11 +29,12 @@ from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
 from ppga.runs import checkpoints
 from ppga.runs.config import Budget, PPGAConfig, differences, to_json
-from ppga.runs.display import Display, Silent
+from ppga.runs.display import Display, FailSafe, Silent
 from ppga.runs.estimate import archive_bytes
 from ppga.runs.folder import RunFolder
 from ppga.runs.loggers import Logger, TensorBoard, WandB
 from ppga.runs.presets import preset
+from ppga.runs.signals import recorded
 from ppga.storage import sync
 from ppga.tasks import TASKS, Environment, find, is_known, make_task, word_for
 
@@ -123,7 +122,7 @@ def train(
     if config.cluster == "jax":
         join(cluster or Cluster())
     folder = None if output is None or not leads() else RunFolder(Path(output))
-    display = display or Silent()
+    display = FailSafe(display or Silent())
     with _telling(folder), _resumable(folder, name, cluster), contextlib.ExitStack() as stack:
         if folder:
             folder.check_free()
@@ -172,7 +171,7 @@ def resume(
     name, config, old_budget = folder.read()
     budget = budget or old_budget
     budget.check()
-    display = display or Silent()
+    display = FailSafe(display or Silent())
     if task is None:
         check_known(name, folder.path)
     elif isinstance(task, str) and task != "sphere":
@@ -437,7 +436,7 @@ def _run(
         _begin(algorithm, config)
     writer = Writer(folder, name, config, budget, algorithm) if folder else None
     record: dict[str, Any] | None = None
-    with _signals() as caught:
+    with recorded() as caught:
         while True:
             before = time.perf_counter()
             record = algorithm.step()
@@ -475,8 +474,8 @@ def _run(
             keeping = time.perf_counter() - before
             if stop:
                 break
-    if writer:
-        writer.close()
+        if writer:
+            writer.close()
     if not (ends or caught):  # a signal came to another process
         caught.append(signal.SIGTERM)
     return Outcome(
@@ -560,24 +559,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-@contextmanager
-def _signals() -> Iterator[list[signal.Signals]]:
-    """Collect SIGINT and SIGTERM instead of dying of them; a second SIGINT interrupts at once."""
-    caught: list[signal.Signals] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def remember(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        caught.append(signal.Signals(number))
-        os.write(2, b"\nfinishing this iteration; Ctrl-C again stops at once\n")
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

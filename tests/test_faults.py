@@ -34,7 +34,7 @@ FAULTS = int(os.environ.get("PPGA_FAULTS", "12"))
 CONFIG = replace(
     ppga.preset("smoke", "sphere")[0],
     search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
-    keeping=ppga.KeepingConfig(checkpoint_seconds=0.0, tensorboard=False, snapshot_iterations=1),
+    keeping=ppga.KeepingConfig(checkpoint_seconds=0.0, snapshot_iterations=1),
 )
 ITERATIONS = 5
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

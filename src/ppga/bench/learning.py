@@ -160,7 +160,7 @@ def bench_iteration(name: str, settings: str, iterations: int, threads: int | No
         def watch(iteration: Iteration) -> None:
             times.append(iteration.record["times"])
             if iteration.stop:
-                writer = Writer(folder, name, config, budget, iteration.algorithm)
+                writer = Writer(folder, name, config, budget, iteration.algorithm, print)
                 for _ in range(3):
                     began = time.perf_counter()
                     writer.save(0.0)

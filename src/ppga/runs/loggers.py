@@ -1,6 +1,10 @@
 """Where the metrics of a run go besides its own file."""
 
 import hashlib
+import os
+import socket
+import struct
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,26 +40,46 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Event files for TensorBoard.
+    """An event file for TensorBoard; an error is raised where it occurs.
+
+    tensorboardX's `SummaryWriter` has a thread that dies of an error; its queue then blocks the run.
 
     Args:
-        folder: where they go.
+        folder: where it goes.
         iteration: the last one that counts; later ones of a run that was cut short are hidden.
     """
 
     def __init__(self, folder: Path, iteration: int) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        self.writer = SummaryWriter(str(folder), purge_step=iteration + 1 if iteration else None)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self.file = folder / name
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if iteration:
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time.time(), step=iteration + 1, session_log=start))
 
     def log(self, record: dict[str, Any]) -> None:
         """One point on every curve."""
-        for name, value in scalars(record).items():
-            self.writer.add_scalar(name, value, record["iteration"])
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(record).items()]
+        self._write(Event(wall_time=time.time(), step=record["iteration"], summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Finish."""
-        self.writer.close()
+        """Nothing: the file is open only while something is written."""
+
+    def _write(self, event: Any) -> None:
+        """Append a record: its length and its content, each followed by a checksum."""
+        from tensorboardX.record_writer import masked_crc32c
+
+        content = event.SerializeToString()
+        length = struct.pack("<Q", len(content))
+        with self.file.open("ab") as file:
+            for part in (length, content):
+                file.write(part + struct.pack("<I", masked_crc32c(part)))
 
 
 class WandB:

@@ -434,7 +434,7 @@ def _run(
     steps_before, keeping = algorithm.env_steps, 0.0
     if algorithm.search is None:  # nothing was loaded
         _begin(algorithm, config)
-    writer = Writer(folder, name, config, budget, algorithm) if folder else None
+    writer = Writer(folder, name, config, budget, algorithm, display.say) if folder else None
     record: dict[str, Any] | None = None
     with recorded() as caught:
         while True:
@@ -484,15 +484,33 @@ def _run(
 
 
 class Writer:
-    """Keeps a run's folder up to date."""
+    """Keeps a run's folder up to date.
+
+    Args:
+        folder: the run's.
+        name: of the task.
+        config: the settings.
+        budget: of the run.
+        algorithm: whose state is kept.
+        say: tells the user of what failed without ending the run: a logger.
+    """
 
     def __init__(
-        self, folder: RunFolder, name: str, config: PPGAConfig, budget: Budget, algorithm: Algorithm
+        self,
+        folder: RunFolder,
+        name: str,
+        config: PPGAConfig,
+        budget: Budget,
+        algorithm: Algorithm,
+        say: Callable[[str], None],
     ) -> None:
-        self.folder, self.algorithm, self.config = folder, algorithm, config
+        self.folder, self.algorithm, self.config, self.say = folder, algorithm, config, say
         self.loggers: list[Logger] = []
         if config.keeping.tensorboard:
-            self.loggers.append(TensorBoard(folder.tensorboard, algorithm.iteration))
+            try:
+                self.loggers.append(TensorBoard(folder.tensorboard, algorithm.iteration))
+            except OSError as error:
+                self._logger_failed("TensorBoard", error)
         if config.keeping.wandb:
             settings = {"task": name, "budget": to_json(budget), **to_json(config)}
             self.loggers.append(WandB(config.keeping.wandb, folder.path, folder.begun(), settings))
@@ -508,8 +526,7 @@ class Writer:
         self._append(self.folder.metrics, record)
         if record["iteration"] % self.config.keeping.snapshot_iterations == 0:
             self._append(self.folder.cells, self._snapshot())
-        for logger in self.loggers:
-            logger.log(record)
+        self._tell_loggers(lambda logger: logger.log(record))
         now = time.monotonic()
         if last or saves:
             self.save(seconds)
@@ -523,8 +540,7 @@ class Writer:
 
     def close(self) -> None:
         """Finish the loggers."""
-        for logger in self.loggers:
-            logger.close()
+        self._tell_loggers(lambda logger: logger.close())
 
     def save(self, seconds: float) -> None:
         """Write the archive and a checkpoint; the lines that belong to it are on the disk before."""
@@ -537,6 +553,18 @@ class Writer:
             self.folder.checkpoints,
             checkpoints.Checkpoint(self.algorithm.iteration, seconds, self.algorithm.state()),
         )
+
+    def _tell_loggers(self, call: Callable[[Logger], None]) -> None:
+        """Call every logger; one that fails is left out from then on."""
+        for logger in tuple(self.loggers):
+            try:
+                call(logger)
+            except OSError as error:
+                self.loggers.remove(logger)
+                self._logger_failed(type(logger).__name__, error)
+
+    def _logger_failed(self, name: str, error: OSError) -> None:
+        self.say(f"warning: {name} is switched off, the run goes on without it: {error.strerror or error}")
 
     def _snapshot(self) -> dict[str, Any]:
         elites = self.algorithm.archives.result.data(["index", "objective"])

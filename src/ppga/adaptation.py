@@ -289,6 +289,6 @@ def draw(recovery: Recovery, title: str = "") -> Axes:
     axes.set_ylabel(
         "reward" if len(recovery.adapted) == 1 else f"reward, {len(recovery.adapted)} sets of trials"
     )
-    axes.set_title(title, fontsize="medium")
+    axes.set_title(maps.literal(title), fontsize="medium")
     axes.legend(fontsize="small")
     return axes

@@ -73,7 +73,7 @@ def strips(archive: Archive, cells: dict[str, int], count: int = 7, seconds: flo
         form = ".0%" if task.has_feet else ".2f"
         measures = ", ".join(f"{value:{form}}" for value in elite["measures"])
         axes.set_title(
-            f"{number}  {title}: reward {elite['objective']:,.0f}, measures {measures}",
+            maps.literal(f"{number}  {title}: reward {elite['objective']:,.0f}, measures {measures}"),
             fontsize="small",
             loc="left",
         )

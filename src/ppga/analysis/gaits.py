@@ -80,7 +80,8 @@ def diagram(archive: Archive, cells: dict[str, int], axes: Axes | None = None, s
     row, ticks, labels = 0, [], []
     for (title, cell), seen in zip(cells.items(), touched, strict=True):
         reward = archive.elite(cell)["objective"]
-        axes.text(0, row - 0.55, f"{title}: reward {reward:,.0f}", fontsize="small", va="bottom")
+        label = maps.literal(f"{title}: reward {reward:,.0f}")
+        axes.text(0, row - 0.55, label, fontsize="small", va="bottom")
         for number, foot in enumerate(task.measure_names):
             down = np.flatnonzero(seen[:, number] > 0.5)
             axes.broken_barh(
@@ -88,7 +89,7 @@ def diagram(archive: Archive, cells: dict[str, int], axes: Axes | None = None, s
                 color=COLOURS[number % len(COLOURS)],
             )  # fmt: skip
             ticks.append(row)
-            labels.append(foot)
+            labels.append(maps.literal(foot))
             row += 1
         row += 1
     axes.set_yticks(ticks, labels)

@@ -18,7 +18,7 @@ from matplotlib.cm import ScalarMappable
 from ppga.analysis import metrics
 from ppga.analysis.runs import Run
 from ppga.archives import Archive
-from ppga.archives.maps import heatmap, new_axes, place, plane, shared_scale
+from ppga.archives.maps import heatmap, literal, new_axes, place, plane, shared_scale
 from ppga.errors import InputError, choose
 from ppga.storage import NumpyArray, replacing
 
@@ -63,7 +63,7 @@ def parallel_axes(archive: Archive, axes: Axes | None = None, most: int = 2000) 
         axes.plot(values, color=colour, linewidth=0.7, alpha=0.6)
     for number in range(len(archive.measure_names)):
         axes.axvline(number, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(archive.measure_names)), archive.measure_names)
+    axes.set_xticks(range(len(archive.measure_names)), [literal(name) for name in archive.measure_names])
     axes.set_ylabel("share of the measure's range")
     axes.set_ylim(0, 1)
     figure = axes.get_figure()
@@ -92,8 +92,8 @@ def difference(first: Archive, second: Archive, axes: Axes | None = None) -> Axe
         (only_second, "+", "only in the second"),
     ):
         axes.scatter(*_places(first, cells), marker=marker, color="black", s=25, label=label)
-    axes.set_xlabel(" > ".join(first.measure_names[0::2]))
-    axes.set_ylabel(" > ".join(first.measure_names[1::2]))
+    axes.set_xlabel(literal(" > ".join(first.measure_names[0::2])))
+    axes.set_ylabel(literal(" > ".join(first.measure_names[1::2])))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
     figure = axes.get_figure()
     if figure is not None:
@@ -201,7 +201,7 @@ def _band(axes: Axes, x: NumpyArray, values: NumpyArray, style: tuple[str, str],
     """A mean line; the interval around it where there are several runs."""
     colour, line = style
     count = f"{name} ({len(values)} seeds)" if len(values) > 1 else f"{name} (1 seed)"
-    axes.plot(x, values.mean(axis=0), line, color=colour, label=count)
+    axes.plot(x, values.mean(axis=0), line, color=colour, label=literal(count))
     if len(values) > 1:
         low, high = metrics.bootstrap(values, draws=2000)
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -281,7 +281,7 @@ def xnes(run: Run, axes: Axes | None = None) -> Axes:
     names = ("reward", *(run.archive.measure_names if run.archive else ()))
     for number, colour in zip(range(means.shape[1]), itertools.cycle(COLOURS), strict=False):
         label = names[number] if number < len(names) else str(number)
-        axes.plot(iterations, means[:, number], color=colour, label=f"coefficient of {label}")
+        axes.plot(iterations, means[:, number], color=colour, label=literal(f"coefficient of {label}"))
     axes.plot(iterations, [line["xnes_scale"][0] for line in lines], "k--", label="step size")
     axes.set_xlabel("iteration")
     axes.legend(frameon=False, fontsize="small")

@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ppga.archives.maps import literal
 from ppga.errors import InputError, at_least_one
 from ppga.networks import Network
 from ppga.physics import Array
@@ -65,7 +66,7 @@ class Together:
         for number, (axes, name) in enumerate(zip(spots, self.names, strict=True)):
             axes.scatter(self.proxies[:, number], self.measures[:, number], s=12, alpha=0.6, color="#264683")
             axes.set_xlabel("mean of the proxy")
-            axes.set_ylabel(name)
+            axes.set_ylabel(literal(name))
             axes.set_title(f"rank correlation {self.rank_correlation[number]:.2f}", fontsize="medium")
         return spots[0]  # type: ignore[no-any-return]
 

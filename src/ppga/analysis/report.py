@@ -78,14 +78,14 @@ class _Page:
         """Draw a figure; what cannot be drawn is said, and the rest still comes."""
         try:
             axes = draw()
+            for form in ("svg", "png"):
+                with replacing(self._file(f"{name}.{form}")) as aside:
+                    plots.save(axes, aside, form)
+                    picture = aside.read_bytes()
+                axes.get_figure(root=True).set_layout_engine(None)  # type: ignore[union-attr]  # it is laid out
         except (InputError, ValueError, KeyError, IndexError) as error:
             self.notes.append(f"{caption}: could not be drawn ({error}).")
             return
-        for form in ("svg", "png"):
-            with replacing(self._file(f"{name}.{form}")) as aside:
-                plots.save(axes, aside, form)
-                picture = aside.read_bytes()
-            axes.get_figure(root=True).set_layout_engine(None)  # type: ignore[union-attr]  # it is laid out
         self._show(caption, "png", picture)
 
     def animation(self, name: str, caption: str, draw: Callable[[Path], Path]) -> None:

@@ -76,6 +76,11 @@ def _thinned(values: NumpyArray, coarse: int) -> NumpyArray:
     return np.where(np.isinf(best), np.nan, best)
 
 
+def literal(text: str) -> str:
+    """A text for a figure in which dollar signs are dollar signs: matplotlib reads formulas between two."""
+    return text.replace("$", r"\$")
+
+
 def new_axes(width: float = 5.0, height: float = 4.0) -> Axes:
     """Axes on a figure of their own."""
     axes: Axes = Figure(figsize=(width, height), layout="constrained").subplots()
@@ -114,8 +119,8 @@ def heatmap(archive: Archive, axes: Axes | None = None, scale: Normalize | None 
         )  # fmt: skip
         if len(archive.shape) > 2:
             _mark_blocks(axes, archive)
-    axes.set_xlabel(", within it ".join(names[0::2]))
-    axes.set_ylabel(", within it ".join(names[1::2]))
+    axes.set_xlabel(literal(", within it ".join(names[0::2])))
+    axes.set_ylabel(literal(", within it ".join(names[1::2])))
     if len(names) == 1:
         axes.set_yticks([])
     figure = axes.get_figure()
@@ -152,9 +157,8 @@ def png(archive: Archive, path: Path) -> None:
     """Draw the archive into a file."""
     axes = heatmap(archive)
     best = archive.elites["objective"].max() if len(archive) else float("nan")
-    axes.set_title(
-        f"{archive.description['task']['name']}: {len(archive)} of {archive.cells} cells, best {best:,.0f}"
-    )
+    name = literal(archive.description["task"]["name"])
+    axes.set_title(f"{name}: {len(archive)} of {archive.cells} cells, best {best:,.0f}")
     figure = axes.get_figure(root=True)
     assert figure is not None
     with replacing(path) as aside:

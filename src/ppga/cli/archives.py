@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.box import SIMPLE
 from rich.table import Table
+from rich.text import Text
 from tyro.conf import Positional
 
 from ppga import machine
@@ -254,7 +255,7 @@ def adapt(
         )  # fmt: skip
     console.print(_trials(found, episodes))
     if found.fallen:
-        console.print(f"[yellow]physics diverged in {found.fallen:.0%} of the episodes[/yellow]")
+        console.print(f"physics diverged in {found.fallen:.0%} of the episodes", style="yellow")
     first = found.adaptations[0]
     after = f"{found.trials[0]} trials, the elite of cell {first.best}" if sets == 1 else (
         f"{found.trials.mean():.1f} trials (mean over {sets} sets), the chosen elite"
@@ -386,7 +387,7 @@ def view(
     if not wait and not Source(run).exists():
         raise InputError(f"no run and no archive in {run}; --wait waits for one.")
     try:
-        with console.status(f"waiting for {run}"):
+        with console.status(Text(f"waiting for {run}")):
             while not Source(run).exists():
                 time.sleep(0.5)
     except KeyboardInterrupt:

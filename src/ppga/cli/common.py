@@ -10,7 +10,8 @@ from rich.console import Console
 
 from ppga.errors import InputError
 
-console = Console()
+# names of measures, runs and files, and what errors say, may look like rich's markup or emoji codes
+console = Console(markup=False, emoji=False)
 
 OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
 

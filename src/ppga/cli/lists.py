@@ -11,8 +11,6 @@ from ppga.errors import InputError
 def tasks() -> None:
     """List the tasks with their sizes."""
     machine.check_devices()
-    from rich.text import Text
-
     from ppga.tasks import make_task, names
 
     table = Table(
@@ -25,7 +23,7 @@ def tasks() -> None:
         try:
             task = make_task(name)
         except InputError as error:  # of a package; the others are listed all the same
-            table.add_row(name, *[""] * 5, Text(str(error)))
+            table.add_row(name, *[""] * 5, str(error))
             continue
         table.add_row(
             name,

@@ -157,7 +157,7 @@ class Lines:
         """Nothing."""
 
     def _print(self, message: str) -> None:
-        self.console.print(message, soft_wrap=True, markup=False, highlight=False)
+        self.console.print(message, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
 
 class _View(Live):
@@ -185,7 +185,7 @@ class Picture:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TimeElapsedColumn(),
@@ -233,7 +233,7 @@ class Picture:
 
     def say(self, message: str) -> None:
         """A line above the view."""
-        self.live.console.print(message, soft_wrap=True, markup=False, highlight=False)
+        self.live.console.print(message, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
     def end(self) -> None:
         """Leave the last view standing."""

@@ -25,7 +25,7 @@ from ppga.archives.shipped import shipped
 from ppga.cluster.crew import Cluster, PoolError, RayCrew, at_work
 from ppga.cluster.devices import Devices, agree, join, leads, spread
 from ppga.cluster.shares import employ, shares
-from ppga.errors import InputError, choose, import_extra
+from ppga.errors import InputError, choose, import_extra, told
 from ppga.networks import Network
 from ppga.runs import checkpoints
 from ppga.runs.config import Budget, PPGAConfig, differences, to_json
@@ -371,11 +371,17 @@ def make_algorithm(
 
 def to_archive(algorithm: Algorithm) -> Archive:
     """The elites found so far, with all that is needed to use them."""
-    archives, problem = algorithm.archives, algorithm.problem
+    archives = algorithm.archives
     elites = elites_of(archives.result)
     del elites["threshold"]  # of an elitist archive: the objective
     elites["episodes"] = archives.judged[elites["index"]].astype(np.int32)
-    description = {
+    return Archive(_description(algorithm), elites, archives.centroids)
+
+
+def _description(algorithm: Algorithm) -> dict[str, Any]:
+    """What an archive says of the run that it is from."""
+    archives, problem = algorithm.archives, algorithm.problem
+    return {
         **problem.describe(),
         "kind": "grid" if archives.centroids is None else "cvt",
         "shape": list(archives.shape),
@@ -387,7 +393,6 @@ def to_archive(algorithm: Algorithm) -> Archive:
         "seed": algorithm.seed,
         **algorithm.counters(),
     }
-    return Archive(description, elites, archives.centroids)
 
 
 def check_start(archive: Archive, algorithm: Algorithm) -> None:
@@ -492,7 +497,7 @@ class Writer:
         config: the settings.
         budget: of the run.
         algorithm: whose state is kept.
-        say: tells the user of what failed without ending the run: a logger.
+        say: tells the user of what failed without ending the run: a logger, a picture.
     """
 
     def __init__(
@@ -516,6 +521,7 @@ class Writer:
             self.loggers.append(WandB(config.keeping.wandb, folder.path, folder.begun(), settings))
         self.checkpointed = self.pictured = time.monotonic()
         self.pause = config.keeping.checkpoint_seconds
+        self.picture_failed = False
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
@@ -535,7 +541,7 @@ class Writer:
             least = self.config.keeping.checkpoint_seconds
             self.pause = max(least, WRITING_SHARE * took) if least else 0.0
         if last or now - self.pictured >= PICTURE_SECONDS:
-            maps.png(to_archive(self.algorithm), self.folder.heatmap)
+            self._draw()
             self.pictured = time.monotonic()
 
     def close(self) -> None:
@@ -553,6 +559,17 @@ class Writer:
             self.folder.checkpoints,
             checkpoints.Checkpoint(self.algorithm.iteration, seconds, self.algorithm.state()),
         )
+
+    def _draw(self) -> None:
+        """Draw the archive; say so the first time that it fails."""
+        archives = self.algorithm.archives
+        elites = archives.result.data(["index", "objective"])  # all that is drawn
+        try:
+            maps.png(Archive(_description(self.algorithm), elites, archives.centroids), self.folder.heatmap)
+        except Exception as error:  # of a library that draws, or of the disk
+            if not self.picture_failed:
+                self.say(f"warning: {self.folder.heatmap.name} could not be drawn: {told(error)}")
+            self.picture_failed = True
 
     def _tell_loggers(self, call: Callable[[Logger], None]) -> None:
         """Call every logger; one that fails is left out from then on."""

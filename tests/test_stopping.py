@@ -283,29 +283,30 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wait
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "second", "code"),
+    ("name", "patient", "code", "told"),
     [
-        ("Ctrl-C", signal.SIGINT, signal.SIGINT, 130),
-        ("another signal", signal.SIGTERM, signal.SIGHUP, 129),
-        ("a study", signal.SIGINT, signal.SIGINT, 130),
-        ("from Python", signal.SIGINT, signal.SIGINT, 77),
+        ("Ctrl-C", [signal.SIGINT], 130, "ppga: stopped at once; ppga train --resume RUN goes on"),
+        ("another signal", [signal.SIGTERM, signal.SIGTERM, signal.SIGHUP], 130, "ppga: stopped at once"),
+        ("a study", [signal.SIGINT], 130, "stopped; the same command goes on with the study"),
+        ("from Python", [signal.SIGINT], 77, ""),
     ],
 )
-def test_a_second_signal_does_not_wait_for_episodes(
-    name: str, first: signal.Signals, second: signal.Signals, code: int, waiting: dict[str, Waits]
+def test_a_second_ctrl_c_does_not_wait_for_episodes(
+    name: str, patient: list[signal.Signals], code: int, told: str, waiting: dict[str, Waits]
 ) -> None:
+    """Other signals do: each process of a job may get one, and pass it on."""
     one = waiting[name]
     wait_until(lambda: newest(one.run) > 1, one.process)
     one.wait()
-    one.send(first)
-    wait_until(lambda: one.said("finishing this iteration"), one.process)
-    time.sleep(APART)
-    assert one.process.poll() is None, "the first one waits for the iteration"
-    one.send(second)
+    for number in patient:
+        one.send(number)
+        wait_until(lambda: one.said("finishing this iteration"), one.process)
+        time.sleep(APART)
+        assert one.process.poll() is None, "it waits for the iteration"
+    one.send(signal.SIGINT)
     assert one.process.wait(PATIENCE) == code
     assert not one.said("Traceback")
-    if code != 77:
-        assert one.said("ppga: stopped at once; ppga train --resume RUN goes on")
+    assert one.said(told)
     checkpoint = checkpoints.newest(one.run / "checkpoints", pytest.fail)
     assert checkpoint is not None
     assert checkpoint.iteration == lines(one.run)[-1]["iteration"]

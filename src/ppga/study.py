@@ -495,16 +495,18 @@ def _call(words: Sequence[str], errors: IO[str] | None = None) -> int:
     """Run a command in a process of its own, on this terminal; its exit code.
 
     A terminal sends Ctrl-C, and that it closes, to all its processes. The command ignores both and is told by
-    this process, with SIGTERM: a run ends its iteration at the first, and at once at a second one.
+    this process, with SIGTERM: a run then ends its iteration. A second Ctrl-C kills it, which loses no
+    more than that iteration.
     """
     program = ["-m", "ppga"] if errors is None else ["-c", BOUND]
     started: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        impatient = number == signal.SIGINT and signal.SIGINT in received
         received.append(number)
         for process in started:
-            process.terminate()
+            process.send_signal(signal.SIGKILL if impatient else signal.SIGTERM)
 
     before = stop_handlers()
     with replaced(before, forward):
@@ -514,4 +516,4 @@ def _call(words: Sequence[str], errors: IO[str] | None = None) -> int:
         if received:
             process.terminate()
         code = process.wait()
-    return 128 + received[0] if received and code == 0 else code
+    return 128 + received[0] if received and code in (0, -signal.SIGKILL) else code

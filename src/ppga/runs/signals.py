@@ -1,4 +1,4 @@
-"""Signals that end a run: the first one after its iteration, a second one at once."""
+"""Signals that end a run: the first one after its iteration, a second Ctrl-C at once."""
 
 import contextlib
 import os
@@ -14,7 +14,9 @@ from types import FrameType
 from typing import Any
 
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""What asks a run to stop: Ctrl-C, `kill`, and a terminal that closes."""
+"""What asks a run to stop: Ctrl-C, `kill`, and a terminal that closes. Of these only Ctrl-C is impatient: who
+stops a job may send SIGTERM to each of its processes, and these pass it on to each other.
+"""
 TOGETHER = 0.3
 """Seconds within which several signals count as one: `timeout` and systemd send two at a time."""
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
@@ -25,7 +27,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 @contextmanager
 def recorded() -> Iterator[list[signal.Signals]]:
-    """Record the stop signals that arrive; a second one has the effect that it had before.
+    """Record the stop signals that arrive; a second Ctrl-C has the effect that it had before.
 
     In any thread but the main one, where Python allows no handlers, nothing is recorded.
     """
@@ -44,7 +46,7 @@ def recorded() -> Iterator[list[signal.Signals]]:
             first = time.monotonic()
             if not watched:
                 _tell(FINISHING)
-        elif not watched and time.monotonic() - first > TOGETHER:
+        elif number == signal.SIGINT and not watched and time.monotonic() - first > TOGETHER:
             signal.signal(number, before[number])
             signal.raise_signal(number)
 
@@ -54,7 +56,7 @@ def recorded() -> Iterator[list[signal.Signals]]:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """End this process at once by a stop signal; while such signals are `recorded`, by a second one.
+    """End this process at once by a stop signal; while such signals are `recorded`, by a second Ctrl-C.
 
     For commands that do nothing but train. A thread receives the signals, because the main thread may be in
     compiled code for minutes, and ends the process without waiting for the threads that evaluate policies.
@@ -68,13 +70,15 @@ def exit_on_signals() -> Iterator[None]:
             number, now = received[0], time.monotonic()
             if number not in before or (first is not None and now - first <= TOGETHER):
                 continue
-            if first is not None or signal.getsignal(number) is _watched:
+            again = first is not None and number == signal.SIGINT
+            if again or signal.getsignal(number) is _watched:
                 _tell(STOPPED)
                 if os.isatty(1):
                     _tell(SHOW_CURSOR, 1)
                 os._exit(128 + number)
+            if first is None:
+                _tell(FINISHING)
             first = now
-            _tell(FINISHING)
 
     thread = threading.Thread(target=watch, daemon=True)
     writer.setblocking(False)

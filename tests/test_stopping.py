@@ -95,7 +95,8 @@ def on_terminal(words: list[str], run: Path) -> Started:
     def read() -> None:
         while not closing.is_set():
             if select.select([ours], [], [], 0.05)[0]:
-                os.read(ours, 100_000)
+                with contextlib.suppress(OSError):  # of a terminal without a process
+                    os.read(ours, 100_000)
         os.close(ours)
 
     reader = threading.Thread(target=read, daemon=True)
@@ -138,6 +139,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Star
     for one in runs.values():
         one.process.kill()
         one.process.wait()
+        one.break_output()
 
 
 @NEEDS_LINUX

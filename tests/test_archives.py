@@ -194,7 +194,10 @@ def test_sparse_restarts_prefer_cells_beside_empty_ones(kind: Any) -> None:
 def filled(kind: Any = "grid", n: int = 50, seed: int = 0) -> ArchivePair:
     rng = np.random.default_rng(seed)
     config = ArchiveConfig(kind=kind, alpha=0.3, threshold_min=-100.0, shape=(4, 5), cells=12)
-    fields = {"log_std": (2,), "observation_mean": (3,), "observation_variance": (3,), "extra": ()}
+    fields: dict[str, tuple[int, ...]] = {
+        "log_std": (2,), "observation_mean": (3,), "observation_variance": (3,), "observation_count": (),
+        "extra": (),
+    }  # fmt: skip
     archives = ArchivePair(NETWORK.parameters, (4, 5), RANGES, fields, -5.0, config)
     for _ in range(3):
         archives.add(
@@ -204,6 +207,7 @@ def filled(kind: Any = "grid", n: int = 50, seed: int = 0) -> ArchivePair:
             log_std=rng.standard_normal((n, 2)),
             observation_mean=rng.standard_normal((n, 3)),
             observation_variance=rng.uniform(0.1, 2.0, (n, 3)),
+            observation_count=np.ones(n),
             extra=np.arange(n),
         )
     return archives
@@ -236,6 +240,7 @@ def test_a_restored_pair_goes_on_exactly(kind: Any) -> None:
             "log_std": np.zeros((20, 2)),
             "observation_mean": np.zeros((20, 3)),
             "observation_variance": np.ones((20, 3)),
+            "observation_count": np.ones(20),
             "extra": np.zeros(20),
         }
         a, b = whole.add(**rows), copy.add(**rows)

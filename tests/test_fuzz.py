@@ -4,36 +4,61 @@ Briefly here; `make fuzz` goes on for long (PPGA_FUZZ is the number of examples 
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
 import tempfile
 import typing
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as some
 
 import ppga
 from ppga import InputError, PPGAConfig
 from ppga.algorithms import ALGORITHMS
-from ppga.archives import Archive, load_archive
-from ppga.runs import checkpoints
+from ppga.analysis import plots, report
+from ppga.analysis.runs import read_run
+from ppga.archives import Archive, load_archive, maps
+from ppga.limits import MOST_CELLS
+from ppga.networks import Network
+from ppga.policies import CLIP
+from ppga.runs import checkpoints, loop
 from ppga.runs.config import from_json, to_json
 from ppga.runs.folder import RunFolder
+from ppga.storage import parse_json
+from ppga.tasks import TASKS
+from ppga.viewer.source import Source, cells_of
 from ppga.viewer.viewer import Viewer
+from slider import Slider
 from test_export import archive
+from untrusted import joined, refused
+
+from conftest import command
 
 EXAMPLES = int(os.environ.get("PPGA_FUZZ", "40"))
 fuzz = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=max(8, EXAMPLES // 10), suppress_health_check=list(HealthCheck))
+"""Fewer examples where each compiles a task."""
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers(-(2**70), 2**70) | some.floats() | some.text(max_size=20),
     lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
+KINDS = [
+    "F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F6_E2M3", "F4", "C64", "I64", "I32", "I16",
+    "I8", "U64", "U32", "U16", "U8", "BOOL", "X", "",
+]  # fmt: skip
+"""Kinds of numbers that safetensors knows, and others."""
 
 
 def spoil(data: some.DataObject, table: dict[str, Any]) -> None:
@@ -46,55 +71,201 @@ def spoil(data: some.DataObject, table: dict[str, Any]) -> None:
         table = table[key]
 
 
-def content() -> bytes:
+# Archives.
+
+
+@cache
+def content(made: Callable[[], Archive]) -> bytes:
+    """What is in the file of an archive."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.safetensors"
-        archive().save(file)
+        made().save(file)
         return file.read_bytes()
 
 
-WHOLE = content()
+def sliders() -> Archive:
+    """Elites that are evaluated in a moment."""
+    network, draws = Network((2, 2, 1)), np.random.default_rng(0)
+    elites = {
+        "index": np.array([0, 2], np.int32),
+        "solution": draws.normal(size=(2, network.parameters)).astype(np.float32),
+        "objective": np.array([1, 2], np.float32),
+        "measures": np.array([[-0.9], [0.2]], np.float32),
+        "log_std": np.zeros((2, 1), np.float32),
+        "observation_mean": np.zeros((2, 2), np.float32),
+        "observation_variance": np.ones((2, 2), np.float32),
+        "observation_count": np.ones(2, np.float32),
+    }
+    description = {
+        "task": {
+            "name": "slider", "physics": "mujoco", "episode_length": 3, "integrator": "fast",
+            "control_range": [[-1, 1]], "control_dt": 0.004,
+        },
+        "network": {**network.describe(), "observation_clip": CLIP}, "kind": "grid", "algorithm": "ppga",
+        "judge": "mean", "seed": 0, "iteration": 3, "shape": [4], "ranges": [[-1, 1]],
+        "measure_names": ["place"], "qd_offset": 0.0,
+    }  # fmt: skip
+    return Archive(description, elites)
+
+
+def other_bytes(data: some.DataObject, whole: bytes) -> bytes:
+    """A file with some bytes changed, lost or put in."""
+    changed = bytearray(whole)
+    for _ in range(data.draw(some.integers(1, 6))):
+        at = data.draw(some.integers(0, len(changed) - 1))
+        kind = data.draw(some.sampled_from(["flip", "cut", "insert", "repeat"]))
+        if kind == "flip":
+            changed[at] ^= data.draw(some.integers(1, 255))
+        elif kind == "cut":
+            del changed[at : at + data.draw(some.integers(1, 200))]
+        elif kind == "insert":
+            changed[at:at] = data.draw(some.binary(max_size=40))
+        else:
+            changed[at:at] = changed[at : at + 64]
+        assume(len(changed) > 0)
+    return bytes(changed)
+
+
+def other_description(data: some.DataObject, whole: bytes) -> bytes:
+    """An archive that says anything of itself."""
+    header, rest = split(whole)
+    description = json.loads(header["__metadata__"]["ppga"])
+    spoil(data, description)
+    header["__metadata__"]["ppga"] = json.dumps(description)
+    return joined(header, rest)
+
+
+def other_header(data: some.DataObject, whole: bytes) -> bytes:
+    """Among it sizes beyond all memory, names with paths in them, kinds of numbers that are none."""
+    header, rest = split(whole)
+    name = data.draw(some.sampled_from([key for key in header if key != "__metadata__"]))
+    kind = data.draw(some.sampled_from(["dtype", "shape", "data_offsets", "name", "anything"]))
+    if kind == "name":
+        header[data.draw(some.sampled_from(["../../etc/passwd", "/root", "elites/" + "x" * 300, ""]))] = (
+            header.pop(name)
+        )
+    elif kind == "dtype":
+        header[name]["dtype"] = data.draw(some.sampled_from(KINDS))
+    elif kind == "anything":
+        spoil(data, header)
+    else:
+        header[name][kind] = data.draw(some.lists(some.integers(-5, 2**63), max_size=4))
+    return joined(header, rest)
+
+
+def other_numbers(data: some.DataObject, whole: bytes) -> bytes:
+    """An archive with any numbers, of any kind that takes as many bytes."""
+    header, rest = split(whole)
+    arrays, name = (
+        bytearray(rest),
+        data.draw(some.sampled_from([key for key in header if key != "__metadata__"])),
+    )
+    start, end = header[name]["data_offsets"]
+    number = np.float32(data.draw(some.floats(width=32) | some.sampled_from([-1.0, 1e38, -1e38])))
+    for at in data.draw(some.lists(some.integers(0, (end - start) // 4 - 1), min_size=1, max_size=3)):
+        arrays[start + 4 * at : start + 4 * at + 4] = number.tobytes()
+    if data.draw(some.booleans()):
+        header[name]["dtype"] = data.draw(some.sampled_from(["I32", "U32", "F32"]))
+    return joined(header, bytes(arrays))
+
+
+def other_words(data: some.DataObject, whole: bytes) -> bytes:
+    """An archive that says of itself what may well be so."""
+    numbers, words = some.floats(allow_nan=False, allow_infinity=False, width=32), some.text(max_size=20)
+    header, rest = split(whole)
+    description = json.loads(header["__metadata__"]["ppga"])
+    part, key, values = data.draw(
+        some.sampled_from(
+            [
+                (description, "algorithm", words),
+                (description, "judge", some.sampled_from(["mean", "sample"]) | JSON),
+                (description, "kind", words),
+                (description, "qd_offset", numbers),
+                (description, "shape", some.integers(3, MOST_CELLS).map(lambda size: [size])),
+                (description, "ranges", some.tuples(numbers, numbers).map(sorted).map(lambda pair: [pair])),
+                (description, "measure_names", words.map(lambda word: [word])),
+                (description, "extra", JSON),
+                (description["task"], "name", words),
+                (description["task"], "physics", words),
+                (description["task"], "integrator", some.sampled_from(["gymnasium"]) | words),
+                (description["task"], "episode_length", some.integers(1, 3000)),
+                (description["task"], "control_dt", some.none() | numbers.map(abs)),
+                (description["task"], "extra", JSON),
+                (description["network"], "activation", some.just("relu")),
+                (description["network"], "head", some.just("tanh")),
+                (description["network"], "observation_clip", numbers.map(abs)),
+            ]
+        )
+    )
+    part[key] = data.draw(values)
+    header["__metadata__"]["ppga"] = json.dumps(description)
+    return joined(header, rest)
+
+
+SPOILT = [other_words, other_numbers, other_words, other_bytes, other_description, other_header]
+"""Ways to change an archive, those that it mostly survives more than once."""
+
+
+def split(whole: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and data of a file."""
+    size = int.from_bytes(whole[:8], "little")
+    return json.loads(whole[8 : 8 + size]), whole[8 + size :]
 
 
 def read(data: bytes) -> Archive | None:
-    """The archive in a file with such content; None if it was refused in plain words."""
+    """The archive in a file with such content, whole and mapped; None if both are refused in plain words."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.safetensors"
         file.write_bytes(data)
-        try:
-            found = load_archive(file)
-        except InputError:
+        found: list[Archive | None] = []
+        for mapped in (False, True):
+            try:
+                found.append(load_archive(file, mapped=mapped))
+            except InputError:
+                found.append(None)
+        whole, mapped_one = found
+        assert (whole is None) == (mapped_one is None)
+        if whole is None or mapped_one is None:
             return None
-        usable(found)
-        return found
+        same(whole, mapped_one)
+        for name, values in safetensors.numpy.load_file(file).items():
+            if name.startswith("elites/"):
+                np.testing.assert_array_equal(values, whole.elites[name.removeprefix("elites/")])
+        for one in (whole, mapped_one):
+            usable(one)
+        return whole
+
+
+def same(one: Archive, other: Archive) -> None:
+    """Bit by bit."""
+    assert json.dumps(one.description) == json.dumps(other.description)
+    assert {*one.elites} == {*other.elites}
+    for name, values in one.elites.items():
+        np.testing.assert_array_equal(values, other.elites[name])
+        assert values.dtype == other.elites[name].dtype
 
 
 def usable(found: Archive) -> None:
     """Nothing that one does with an archive fails in a way of its own."""
     assert math.isfinite(found.qd_score)
     assert 0 <= found.coverage <= 1
+    index, objective = found.elites["index"], found.elites["objective"]
+    maps.text(found.shape, index, objective)
+    plots.compare_cells(found, found)
+    cells_of(found)
     if len(found):
         found.nearest([0.0] * len(found.ranges))
         found.elite(found.best())
+        assert (found.cells_of(found.elites["measures"]) < found.cells).all()
+        maps.picture(found.shape, index, objective)
+        for cell in index.tolist():
+            maps.place(found, cell)
 
 
 @fuzz
 @given(some.data())
 def test_a_damaged_archive_is_refused_or_whole(data: some.DataObject) -> None:
-    bytes_ = bytearray(WHOLE)
-    for _ in range(data.draw(some.integers(1, 6))):
-        at = data.draw(some.integers(0, len(bytes_) - 1))
-        kind = data.draw(some.sampled_from(["flip", "cut", "insert", "repeat"]))
-        if kind == "flip":
-            bytes_[at] ^= data.draw(some.integers(1, 255))
-        elif kind == "cut":
-            del bytes_[at : at + data.draw(some.integers(1, 200))]
-        elif kind == "insert":
-            bytes_[at:at] = data.draw(some.binary(max_size=40))
-        else:
-            bytes_[at:at] = bytes_[at : at + 64]
-        assume(len(bytes_) > 0)
-    read(bytes(bytes_))
+    read(other_bytes(data, content(archive)))
 
 
 @fuzz
@@ -103,51 +274,68 @@ def test_what_never_was_an_archive_is_refused(data: bytes) -> None:
     assert read(data) is None
 
 
-def parts() -> tuple[dict[str, Any], bytes]:
-    size = int.from_bytes(WHOLE[:8], "little")
-    return json.loads(WHOLE[8 : 8 + size]), WHOLE[8 + size :]
-
-
-def joined(header: dict[str, Any], rest: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + rest
-
-
 @fuzz
 @given(some.data())
 def test_a_description_that_says_anything_is_refused_or_whole(data: some.DataObject) -> None:
-    header, rest = parts()
-    description = json.loads(header["__metadata__"]["ppga"])
-    spoil(data, description)
-    header["__metadata__"]["ppga"] = json.dumps(description)
-    read(joined(header, rest))
+    read(other_description(data, content(archive)))
 
 
 @fuzz
 @given(some.data())
 def test_a_header_that_says_anything_is_refused_or_whole(data: some.DataObject) -> None:
-    """Among it sizes beyond all memory, names with paths in them, kinds of numbers that are none."""
-    header, rest = parts()
-    name = data.draw(some.sampled_from([key for key in header if key != "__metadata__"]))
-    kind = data.draw(some.sampled_from(["dtype", "shape", "data_offsets", "name"]))
-    if kind == "name":
-        header[data.draw(some.sampled_from(["../../etc/passwd", "/root", "elites/" + "x" * 300, ""]))] = (
-            header.pop(name)
-        )
-    elif kind == "dtype":
-        header[name]["dtype"] = data.draw(some.sampled_from(["F64", "F16", "BF16", "I64", "U8", "BOOL", "X"]))
-    else:
-        header[name][kind] = data.draw(some.lists(some.integers(-5, 2**63), max_size=4))
-    read(joined(header, rest))
+    read(other_header(data, content(archive)))
+
+
+@fuzz
+@given(some.data())
+def test_an_archive_of_any_numbers_is_refused_or_whole(data: some.DataObject) -> None:
+    read(other_numbers(data, content(archive)))
 
 
 def test_absurd_sizes_take_no_memory() -> None:
-    header, rest = parts()
+    whole = content(archive)
+    header, rest = split(whole)
     for shape in ([2**40], [2**31, 2**31], [0, 2**62], [2**62, 0]):
         changed = json.loads(json.dumps(header))
         changed["elites/solution"]["shape"] = shape
         assert read(joined(changed, rest)) is None
-    assert read((2**62).to_bytes(8, "little") + WHOLE[8:]) is None
+    assert read((2**62).to_bytes(8, "little") + whole[8:]) is None
+
+
+@pytest.fixture
+def slider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the task known."""
+    monkeypatch.setitem(TASKS, "slider", Slider)
+
+
+@pytest.mark.usefixtures("slider")
+@slow
+@given(some.data())
+def test_whatever_loads_can_be_evaluated_compared_and_viewed(data: some.DataObject) -> None:
+    """By the commands, which end with a result or in one line; and by what is behind the page."""
+    spoilt = data.draw(some.sampled_from(SPOILT))
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that a font does not have
+        file, out = Path(name) / "archive.safetensors", Path(name) / "out"
+        file.write_bytes(spoilt(data, content(sliders)))
+        for words in (
+            ("compare", str(file), str(file), "--output", f"{out}.png"),
+            ("evaluate", str(file), "--episodes", "1", "--output", str(out)),
+        ):
+            done = command(*words)
+            assert done.returncode == 0 or refused(done), words
+        if (out / "corrected.safetensors").exists():
+            usable(load_archive(out / "corrected.safetensors"))
+        viewer = Viewer(file, "127.0.0.1", 9200)
+        try:
+            viewer.ready()
+            answer = None if viewer.stage is None else viewer.play({"slot": 1, "cell": None})
+            json.dumps(answer)
+        except InputError:
+            pass
+        finally:
+            json.dumps([viewer.about(), viewer.cells("archived"), viewer.news()], allow_nan=False)
+            viewer.close()
 
 
 @pytest.mark.parametrize(
@@ -164,6 +352,9 @@ def test_values_that_no_elite_has_are_refused(name: str, value: float, message: 
     Archive(made.description, changed).save(tmp_path / "archive.safetensors")
     with pytest.raises(InputError, match=message):
         load_archive(tmp_path)
+
+
+# Checkpoints.
 
 
 @fuzz
@@ -191,6 +382,91 @@ def test_a_damaged_checkpoint_is_left_out(data: some.DataObject) -> None:
         else:
             assert len(said) == 1
         np.testing.assert_array_equal(found.arrays["theta"], np.full(5, found.iteration, np.float32))
+
+
+SMALL = PPGAConfig(
+    search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
+    archive=ppga.ArchiveConfig(shape=(10, 10), cells=20),
+    keeping=ppga.KeepingConfig(checkpoint_seconds=0, tensorboard=False),
+)
+SYSTEMS = {
+    "xnes": SMALL,
+    "cma-es": replace(SMALL, search=replace(SMALL.search, strategy="cma-es")),
+    "sep-cma-mae": replace(SMALL, algorithm="sep-cma-mae"),
+    "cvt": replace(SMALL, archive=replace(SMALL.archive, kind="cvt")),
+}
+
+
+@cache
+def trained(system: str) -> tuple[PPGAConfig, dict[str, bytes]]:
+    """Settings, and the checkpoints of a run of two iterations."""
+    config = SYSTEMS[system]
+    with tempfile.TemporaryDirectory() as name:
+        ppga.train("sphere", config, budget=ppga.Budget(iterations=2), output=Path(name) / "run")
+        folder = RunFolder(Path(name) / "run").checkpoints
+        return config, {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def other_array(data: some.DataObject, whole: bytes) -> bytes:
+    """A file with an array of another shape, of another kind, under another name, or with any numbers."""
+    arrays = {name: np.array(values) for name, values in safetensors.numpy.load(whole).items()}
+    name = data.draw(some.sampled_from(sorted(arrays)))
+    values = arrays[name]
+    kind = data.draw(some.sampled_from(["lose", "rename", "shape", "dtype", "numbers", "rows"]))
+    if kind == "lose":
+        del arrays[name]
+    elif kind == "rename":
+        arrays[name[: -data.draw(some.integers(1, 3))] + data.draw(some.sampled_from(["", "/x", "1"]))] = (
+            arrays.pop(name)
+        )
+    elif kind == "shape":
+        arrays[name] = data.draw(
+            some.sampled_from([values[None], values.ravel(), values.T, values[..., None]])
+        )
+    elif kind == "dtype":
+        kinds = [np.float32, np.float64, np.int32, np.int64, np.uint64, np.uint8, bool]
+        arrays[name] = values.astype(data.draw(some.sampled_from(kinds)))
+    elif kind == "rows" and values.ndim:
+        arrays[name] = data.draw(
+            some.sampled_from([values[1:], values[::-1], np.concatenate([values, values])])
+        )
+    elif values.size:
+        number = data.draw(some.floats() | some.integers(-(2**31), 2**31))
+        values.ravel()[data.draw(some.integers(0, values.size - 1))] = np.array(number).astype(values.dtype)
+    header, _ = split(whole)
+    return safetensors.numpy.save(
+        {name: np.ascontiguousarray(values) for name, values in arrays.items()}, header["__metadata__"]
+    )
+
+
+@fuzz
+@given(some.data())
+def test_a_checkpoint_of_anything_is_used_as_it_is_or_left_out(data: some.DataObject) -> None:
+    """With the right checksum, so that every change reaches what loads it."""
+    config, files = trained(data.draw(some.sampled_from(sorted(SYSTEMS))))
+    spoilt = data.draw(some.sampled_from([other_bytes, other_description, other_header, other_array]))
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numbers are cast to kinds that do not have them
+        folder = Path(name)
+        for file, before in files.items():
+            (folder / file).write_bytes(before)
+        changed = spoilt(data, files["000002.safetensors"])
+        (folder / "000002.safetensors").write_bytes(changed)
+        told = json.loads(files["000002.json"]) | {"sha256": hashlib.sha256(changed).hexdigest()}
+        (folder / "000002.json").write_text(json.dumps(told))
+        said: list[str] = []
+        algorithm = loop.make_algorithm("sphere", config)
+        found = checkpoints.newest(folder, said.append, lambda one: loop._load(algorithm, one))
+        assert found is not None
+        assert len(said) == (found.iteration != 2)
+        assert algorithm.iteration == found.iteration
+        after = algorithm.state()
+        assert {*after} == {*found.arrays}
+        for key, values in found.arrays.items():
+            if key.endswith("_rng"):  # white space may differ
+                assert parse_json(values.tobytes()) == parse_json(after[key].tobytes())
+            else:
+                np.testing.assert_array_equal(values, after[key], err_msg=key)
 
 
 # Settings.
@@ -248,9 +524,38 @@ def test_a_config_file_that_says_anything_is_refused_or_whole(data: some.DataObj
         spoil(data, table)
         folder.config.write_text(json.dumps(table))
         try:
-            _, read_config, read_budget = folder.read()
-            read_budget.check()
+            _, read_config, _ = folder.read()
             read_config.check(1)
+            folder.check_problem({"task": {}})
+            folder.strange_to()
+            folder.change_budget(budget)
+        except InputError:
+            pass
+
+
+@cache
+def lines() -> list[dict[str, Any]]:
+    """The metrics of a short run."""
+    with tempfile.TemporaryDirectory() as name:
+        config, _ = trained("xnes")
+        ppga.train("sphere", config, budget=ppga.Budget(iterations=2), output=Path(name) / "run")
+        return [json.loads(line) for line in (Path(name) / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+@fuzz
+@given(some.data())
+def test_metrics_that_say_anything_are_refused_or_whole(data: some.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sums of numbers near the largest
+        folder = RunFolder(Path(name) / "run")
+        config, budget = ppga.preset("smoke", "sphere")
+        folder.create("sphere", config, budget, {"task": {}})
+        changed = [json.loads(json.dumps(line)) for line in lines()]
+        spoil(data, data.draw(some.sampled_from(changed)))
+        folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        try:
+            report.summary([read_run(folder.path)])
+            json.dumps(Source(folder.path).path_of_search(), allow_nan=False)
         except InputError:
             pass
 

@@ -826,6 +826,30 @@ def test_an_archive_may_be_empty_or_large(
         server.close()
 
 
+@pytest.mark.parametrize("kind", ["grid", "cvt"])
+def test_of_a_huge_map_only_the_filled_cells_are_drawn(
+    browser: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser has no room for elements in millions."""
+    made, draws = cheetahs(), np.random.default_rng(0)
+    shape, centroids = [5000, 2000], None
+    if kind == "cvt":
+        shape, centroids = [30_000], draws.random((30_000, 2), np.float32)
+    description = made.description | {"kind": kind, "shape": shape}
+    Archive(description, made.elites, centroids).save(tmp_path / "archive.safetensors")
+    monkeypatch.setattr(Viewer, "ready", lambda _: None)  # the map alone
+    server = PageServer(tmp_path, "127.0.0.1", 9050)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        visit(browser, server)
+        until(lambda: browser.find_elements("css selector", ".cell.filled"), "the map")
+        script = "return [...document.querySelectorAll('.cell')].map((spot) => Number(spot.dataset.cell))"
+        assert sorted(browser.execute_script(script)) == CELLS
+        assert errors(browser) == []
+    finally:
+        server.close()
+
+
 def test_slices_of_a_cvt_are_what_their_labels_say(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

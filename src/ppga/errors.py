@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import SupportsIndex
 
+LONGEST_MESSAGE = 2000
+"""Characters of an error that are shown; what it quotes from a file may be of any length."""
+
 
 class InputError(ValueError):
     """Something given from outside cannot be used; the message says what was given and what is possible."""
@@ -14,6 +17,12 @@ class InputError(ValueError):
 
 class StorageWarning(UserWarning):
     """A file system lacks something; the message says what, and what is not guaranteed without it."""
+
+
+def one_line(text: str) -> str:
+    """A text as a line for a terminal, without what could move its cursor, and not endless."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_MESSAGE])
+    return plain if len(text) <= LONGEST_MESSAGE else f"{plain} ..."
 
 
 def told(error: Exception) -> str:
@@ -31,10 +40,12 @@ def choose(kind: str, value: str, options: Iterable[str]) -> str:
     raise InputError(f"unknown {kind} {value!r}.{hint} Possible: {', '.join(options)}.")
 
 
-def at_least_one(what: str, value: object) -> int:
-    """Return `value` if it is a whole number of at least 1."""
+def at_least_one(what: str, value: object, most: int | None = None) -> int:
+    """Return `value` if it is a whole number of at least 1, and not larger than `most` if that is given."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool) and operator.index(value) >= 1:
-        return operator.index(value)
+        if most is None or operator.index(value) <= most:
+            return operator.index(value)
+        raise InputError(f"{what} must be at most {most:,}, got {value!r}.")
     raise InputError(f"{what} must be a whole number of at least 1, got {value!r}.")
 
 

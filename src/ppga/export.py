@@ -12,7 +12,7 @@ from ppga.archives import Archive, load_archive
 from ppga.archives.files import ARCHIVED, CORRECTED, WHICH, find_archive
 from ppga.errors import InputError, choose, import_extra
 from ppga.networks import Network
-from ppga.storage import NumpyArray, read_json, replacing
+from ppga.storage import NumpyArray, replacing
 from ppga.version import __version__
 
 if TYPE_CHECKING:
@@ -124,17 +124,18 @@ def _origin(source: Path) -> dict[str, Any]:
     """What the files around an archive say: settings, budget, preset and machine of its run; corrected
     figures.
     """
-    from ppga.runs.folder import RunFolder, read_lines
+    from ppga.analysis.corrected import read_figures
+    from ppga.runs.folder import RunFolder, read_metrics
 
     found: dict[str, Any] = {}
     figures, folder = source.with_name("evaluation.json"), RunFolder(source.parent.parent)
     if source.name == "corrected.safetensors" and figures.is_file():
-        found["evaluation"] = read_json(figures)
+        found["evaluation"] = read_figures(figures)
     if source.parent == folder.archive.parent and folder.config.is_file():
-        told = read_json(folder.config)
-        lines = list(read_lines(folder.metrics)) if folder.metrics.is_file() else []
+        told = folder.content()
+        lines = list(read_metrics(folder.metrics)) if folder.metrics.is_file() else []
         last = lines[-1] if lines else {}
-        machine = told.get("machine") or {}
+        machine = told.get("machine", {})
         found["run"] = {
             **{name: told.get(name) for name in ("config", "budget", "begun", "commit")},
             **_preset(folder),

@@ -14,7 +14,7 @@ from ppga.version import __version__
 
 PACKAGES = (
     "jax", "jaxlib", "mujoco", "mujoco-mjx", "gymnasium", "numpy", "optax", "ribs",
-    "safetensors", "scikit-learn", "brax", "qdax",
+    "scikit-learn", "brax", "qdax",
 )  # fmt: skip
 EXTRAS = {"mjx": "mujoco.mjx", "view": "viser", "export": "onnxruntime", "compare": "brax"}
 """Optional extra -> the package it brings."""

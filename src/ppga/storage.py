@@ -10,14 +10,16 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, TypeGuard
 
 import numpy as np
-import safetensors
 
 from ppga.errors import InputError, StorageWarning
+from ppga.limits import DEEPEST_JSON, LARGEST, LARGEST_JSON, LONGEST_INTEGER, MOST_AXES
 
 NumpyArray = np.ndarray[Any, Any]
+Like = tuple[np.dtype[Any], tuple[int, ...]]
+"""An array's kind of numbers, and its shape."""
 KEPT_CHECKPOINTS = 3
 """As many as a run keeps: from each one must be able to go on."""
 
@@ -150,9 +152,64 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Content of a JSON file, or an InputError that names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_JSON + 1)
+        if len(text) > LARGEST_JSON:
+            raise ValueError(f"it has more than {LARGEST_JSON:,} bytes")
+        return parse_json(text)
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}.") from None
+
+
+def parse_json(text: bytes) -> Any:
+    """Content of a JSON text in UTF-8.
+
+    NaN and the infinities are numbers, as for Python.
+
+    Raises:
+        ValueError: it is not JSON; or it is nested too deeply, or has a whole number of too many digits or
+            half of a surrogate pair, with which Python cannot do everything that it does with JSON.
+    """
+    decoded = text.decode()
+    try:
+        content = json.loads(decoded, parse_int=_integer if _MANY_DIGITS.search(decoded) else None)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if decoded.count("[") + decoded.count("{") > DEEPEST_JSON or "\\u" in decoded:  # else there is no need
+        _check_content(content)
+    return content
+
+
+_MANY_DIGITS = re.compile(f"[0-9]{{{LONGEST_INTEGER}}}")
+_TOO_DEEP = f"it is nested more than {DEEPEST_JSON} levels deep"
+
+
+def _integer(text: str) -> int:
+    if len(text) > LONGEST_INTEGER:
+        raise ValueError(f"it has a whole number of {len(text)} digits")
+    return int(text)
+
+
+def _check_content(content: Any) -> None:
+    """Raise a ValueError for JSON that is nested too deeply, or has half of a surrogate pair in a text."""
+    level = [content]
+    for _ in range(DEEPEST_JSON):
+        for value in level:
+            if isinstance(value, str):
+                value.encode()  # raises a ValueError
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value if isinstance(value, list) else (*value, *value.values()))
+        ]
+    if level:
+        raise ValueError(_TOO_DEEP)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether something from a JSON text is a number that is finite in single precision, too."""
+    return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NumpyArray], description: Any) -> None:
@@ -171,10 +228,12 @@ def write_tensors(path: Path, arrays: Mapping[str, NumpyArray], description: Any
         header[name] = {"dtype": kind, "shape": list(values.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > LARGEST_JSON:  # it could not be read again
+        raise InputError(f"{path} would need a header of {len(text):,} bytes; at most {LARGEST_JSON:,}.")
     with replacing(path) as aside, aside.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            for part in _parts(arrays[name]):
+            for part in parts(arrays[name]):
                 file.write(np.ascontiguousarray(part).data)
 
 
@@ -186,10 +245,13 @@ def read_tensors(path: Path, mapped: bool = False) -> tuple[dict[str, NumpyArray
         mapped: leave the arrays on disk, to be read when used; they cannot be written to.
     """
     try:
-        arrays, metadata = _mapped(path) if mapped else _whole(path)
-        description = json.loads(metadata["ppga"]) if "ppga" in metadata else None
-    except (OSError, safetensors.SafetensorError, ValueError, TypeError, RecursionError) as error:
+        with path.open("rb") as file:  # once: another file may take its place at any moment
+            arrays, metadata = _read(file, mapped)
+        description = parse_json(metadata["ppga"].encode()) if "ppga" in metadata else None
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}.") from None
+    except MemoryError:
+        raise InputError(f"cannot read {path}: its arrays take more memory than there is.") from None
     if "ppga" not in metadata:
         raise InputError(f"{path} was not written by ppga: its header has no description.")
     return arrays, description
@@ -198,6 +260,23 @@ def read_tensors(path: Path, mapped: bool = False) -> tuple[dict[str, NumpyArray
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 """What file systems answer that cannot sync; any other error is one of the disk."""
 _WARNED = set[str]()
+
+
+def like(values: Any) -> Like:
+    """Kind and shape of an array."""
+    return values.dtype, values.shape
+
+
+def check_arrays(found: Mapping[str, NumpyArray], expected: Mapping[str, Like]) -> None:
+    """Raise an InputError unless there are exactly the expected arrays, of the expected kinds and shapes."""
+    for name in sorted(found.keys() ^ expected.keys()):
+        raise InputError(f"the array {name!r} is {'missing' if name in expected else 'not expected'}.")
+    for name, (dtype, shape) in expected.items():
+        if like(found[name]) != (dtype, shape):
+            values = found[name]
+            raise InputError(f"the array {name!r} is {values.dtype}{values.shape}, expected {dtype}{shape}.")
+
+
 _KINDS = {
     "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8", "u8": "U64",
     "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
@@ -208,8 +287,8 @@ _PART = 2**24
 """Bytes written at a time."""
 
 
-def _parts(values: NumpyArray) -> Iterator[NumpyArray]:
-    """Some rows after the other."""
+def parts(values: NumpyArray) -> Iterator[NumpyArray]:
+    """An array in parts of some megabytes, each a few rows of it."""
     if not values.shape or not len(values):
         yield np.asarray(values).reshape(-1)
         return
@@ -218,34 +297,56 @@ def _parts(values: NumpyArray) -> Iterator[NumpyArray]:
         yield np.asarray(values[start : start + rows])
 
 
-def _whole(path: Path) -> tuple[dict[str, NumpyArray], dict[str, str]]:
-    with safetensors.safe_open(path, framework="numpy") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-
-
-def _mapped(path: Path) -> tuple[dict[str, NumpyArray], dict[str, str]]:
-    """Arrays of one file, opened once: another may take its place at any moment."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        room = os.fstat(file.fileno()).st_size - 8 - size
-        if room < 0:
-            raise ValueError("it is cut off")
-        header = json.loads(file.read(size))
-        try:
-            metadata = dict(header.pop("__metadata__", {}))
-            arrays = {name: _mapped_array(file, 8 + size, room, **entry) for name, entry in header.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"its header is not whole ({error!r})") from None
+def _read(file: BinaryIO, mapped: bool) -> tuple[dict[str, NumpyArray], dict[str, str]]:
+    """Arrays and metadata of a safetensors file, or a ValueError that says what is wrong with it."""
+    length = int.from_bytes(file.read(8), "little")
+    begin = 8 + length
+    room = os.fstat(file.fileno()).st_size - begin
+    if room < 0:
+        raise ValueError("it is cut off")
+    if length > LARGEST_JSON:
+        raise ValueError(f"its header has more than {LARGEST_JSON:,} bytes")
+    header = parse_json(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a table")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("its metadata are not texts")
+    places = {name: _place(name, entry) for name, entry in header.items()}
+    bounds = sorted((start, end) for _, _, start, end in places.values())
+    if [0, *(end for _, end in bounds)] != [*(start for start, _ in bounds), room]:
+        raise ValueError("its arrays do not fill it one after the other")
+    if mapped:
+        data = np.memmap(file, np.uint8, "r", begin, (room,)) if room else np.zeros(0, np.uint8)
+        return {
+            name: data[start:end].view(kind).reshape(shape)
+            for name, (kind, shape, start, end) in places.items()
+        }, metadata
+    arrays = {}
+    for name, (kind, shape, start, _) in places.items():
+        file.seek(begin + start)
+        arrays[name] = np.fromfile(file, kind, math.prod(shape)).reshape(shape)
     return arrays, metadata
 
 
-def _mapped_array(
-    file: BinaryIO, begin: int, room: int, dtype: str, shape: list[int], data_offsets: list[int]
-) -> NumpyArray:
-    kind = np.dtype(f"<{_NAMES[dtype]}")
-    start, end = data_offsets
-    if not (0 <= start <= end <= room and end - start == math.prod(shape) * kind.itemsize):
-        raise ValueError(data_offsets)
-    if start == end:  # nothing to map
-        return np.zeros(shape, kind)
-    return np.memmap(file, kind, "r", begin + start, tuple(shape))
+def _place(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    """Kind of numbers, shape, first byte and end of an array, by its entry in a header; or a ValueError."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name!r} in its header is not an array")
+    kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(kind, str) or kind not in _NAMES:
+        raise ValueError(f"{name!r} has numbers of kind {kind!r}; possible: {', '.join(_NAMES)}")
+    dtype = np.dtype(f"<{_NAMES[kind]}")
+    if not (
+        _are_counts(shape)
+        and len(shape) <= MOST_AXES
+        and _are_counts(offsets)
+        and len(offsets) == 2
+        and offsets[1] - offsets[0] == math.prod(shape) * dtype.itemsize
+    ):
+        raise ValueError(f"{name!r} cannot be of shape {shape!r} at {offsets!r}")
+    return dtype, tuple(shape), offsets[0], offsets[1]
+
+
+def _are_counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)

@@ -25,7 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ppga.algorithms import ALGORITHMS
-from ppga.analysis.corrected import PARTIAL, evaluated
+from ppga.analysis.corrected import PARTIAL, evaluated, read_figures
 from ppga.analysis.report import report
 from ppga.cluster import slurm
 from ppga.cluster.crew import TRIES, Cluster, connected, is_transient, reason_of
@@ -33,7 +33,7 @@ from ppga.errors import InputError, choose
 from ppga.runs import Budget, preset
 from ppga.runs.checkpoints import last_iteration
 from ppga.runs.estimate import estimate, span
-from ppga.runs.folder import RunFolder, read_lines
+from ppga.runs.folder import RunFolder, read_metrics
 from ppga.runs.loop import make_algorithm
 from ppga.runs.presets import LIKE_PPGA
 from ppga.runs.signals import STOP_SIGNALS, replaced, stop_handlers
@@ -181,8 +181,11 @@ def plan(
         if one.seed == 0 and ":" in one.algorithm:  # somebody's own options
             check(_begin_words(one, made)[1:])
     file = output / "study.json"
-    if file.exists() and read_json(file).get("preset") != preset:
-        raise InputError(f"{output} holds a study with preset {read_json(file).get('preset')!r}.")
+    before = read_json(file) if file.is_file() else {"preset": preset}
+    if not isinstance(before, dict):
+        raise InputError(f"{file} does not describe a study.")
+    if before.get("preset") != preset:
+        raise InputError(f"{output} holds a study with preset {before.get('preset')!r}.")
     return made
 
 
@@ -421,7 +424,7 @@ def finished(one: Planned, plan: Plan) -> bool:
     fresh = (
         corrected.exists()
         and corrected.stat().st_mtime >= place.archive.stat().st_mtime
-        and read_json(corrected)["episodes"] == plan.episodes
+        and read_figures(corrected).get("episodes") == plan.episodes
     )
     return _used(one, plan, last) >= 1 and (fresh or not plan.corrects(one) or not last["elites"])
 
@@ -436,7 +439,7 @@ def _used(one: Planned, plan: Plan, line: Mapping[str, Any]) -> float:
 def went_on(one: Planned, plan: Plan) -> bool:
     """Whether a run has had more than the budget: it was used up before its last iteration began."""
     metrics = RunFolder(one.folder).metrics
-    lines = list(read_lines(metrics)) if metrics.exists() else []
+    lines = list(read_metrics(metrics)) if metrics.exists() else []
     return len(lines) > 1 and _used(one, plan, lines[-2]) >= 1
 
 
@@ -454,7 +457,7 @@ def spent(folder: Path) -> float:
 
 
 def _last(folder: RunFolder) -> dict[str, Any] | None:
-    lines = list(read_lines(folder.metrics))
+    lines = list(read_metrics(folder.metrics))
     return lines[-1] if lines else None
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import jax
@@ -18,8 +19,9 @@ from ppga.algorithms.problem import Effort, Judgement, Problem
 from ppga.archives import ArchivePair, Guidance
 from ppga.archives.pair import elites_of
 from ppga.errors import InputError, at_least_one
+from ppga.limits import MOST_POLICIES
 from ppga.policies import Policy
-from ppga.storage import NumpyArray, whole
+from ppga.storage import Like, NumpyArray, check_arrays, like, whole
 from ppga.tasks import Environment
 
 AT_ONCE = 128
@@ -105,6 +107,11 @@ class SearchConfig:
         """Raise an InputError for settings that cannot work."""
         for name in ("branches", "episodes", "jacobian_updates", "walk_updates", "emitters"):
             at_least_one(name, getattr(self, name))
+        if max(self.emitters * max(self.branches, self.es_samples), self.recheck) > MOST_POLICIES:
+            raise InputError(
+                f"an iteration evaluates at most {MOST_POLICIES:,} policies; emitters is {self.emitters:,}, "
+                f"branches {self.branches:,}, es_samples {self.es_samples:,} and recheck {self.recheck:,}."
+            )
         for name in ("reward_share", "reward_first", "first_updates", "confirm", "steady", "recheck",
                      "leg", "first_leg", "reward_every", "reward_leg", "patience"):  # fmt: skip
             if not 0 <= getattr(self, name) < np.inf:  # NaN is not
@@ -414,17 +421,41 @@ class Algorithm:
         }
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
-        """Go on from a `state()`."""
-        shapes, structure = jax.tree.flatten(jax.eval_shape(self.problem.start, self.key("start")))
-        leaves = [state[f"search/{number:03d}"] for number in range(len(shapes))]
-        for leaf, wanted in zip(leaves, shapes, strict=True):
-            if leaf.shape != wanted.shape or leaf.dtype != wanted.dtype:
-                raise InputError(f"a saved array has {leaf.dtype}{leaf.shape}, expected {wanted}.")
-        self.search = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+        """Go on from a `state()`, or raise an InputError that says why it cannot be one of this algorithm."""
+        check_arrays(state, self.expected(state))
+        if (state["counters"] < 0).any():
+            raise InputError(f"counters must be at least 0, got {state['counters'].tolist()}.")
+        leaves, structure = self._search_like
+        found = [jnp.asarray(state[f"search/{number:03d}"]) for number in range(len(leaves))]
+        self.search = jax.tree.unflatten(structure, found)
         self.archives.load_state(under("archives/", state))
         self.problem.load_aside(under("aside/", state))
         for name, value in zip(self.counters(), state["counters"], strict=True):
             setattr(self, name, int(value))
+
+    def expected(self, state: Mapping[str, NumpyArray]) -> dict[str, Like]:
+        """Kinds and shapes of all arrays of a `state()`.
+
+        Args:
+            state: the one to be loaded, whose arrays are taken as they are where they are checked by the part
+                of the algorithm that loads them.
+        """
+        leaves, _ = self._search_like
+        return {
+            **{f"search/{number:03d}": like(leaf) for number, leaf in enumerate(leaves)},
+            **as_found(state, "archives/", "aside/"),
+            "counters": (np.dtype(np.int64), (len(self.counters()),)),
+        }
+
+    @cached_property
+    def _search_like(self) -> tuple[list[jax.ShapeDtypeStruct], Any]:
+        """Kinds and shapes of the arrays in the problem's state, and how they make it up."""
+        return jax.tree.flatten(jax.eval_shape(self.problem.start, self.key("start")))
+
+
+def as_found(state: Mapping[str, NumpyArray], *prefixes: str) -> dict[str, Like]:
+    """Kinds and shapes of those arrays of a state whose names begin in one of these ways."""
+    return {name: like(values) for name, values in state.items() if name.startswith(prefixes)}
 
 
 def under(prefix: str, state: Mapping[str, NumpyArray]) -> dict[str, NumpyArray]:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from ppga import random
-from ppga.algorithms.base import Algorithm, under
+from ppga.algorithms.base import Algorithm, as_found, under
 from ppga.algorithms.problem import Judgement
 from ppga.archives import Guidance
-from ppga.storage import NumpyArray
+from ppga.storage import Like, NumpyArray
 from ppga.strategies.plain import load_plain_state, plain_state
 
 
@@ -76,12 +76,17 @@ class WithEmitters(Algorithm):
         }
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
-        """Go on from a `state()`."""
+        """Go on from a `state()`, or raise an InputError that says why it cannot be one of this algorithm."""
         super().load_state(state)
         somewhere = np.zeros((self.config.emitters, self.problem.solution_size), np.float32)
         self.emitters = self.make_emitters(somewhere)
         for number, emitter in enumerate(self.emitters):
             load_plain_state(emitter, under(f"emitter/{number}/", state))
+
+    def expected(self, state: Mapping[str, NumpyArray]) -> dict[str, Like]:
+        """Kinds and shapes of all arrays of a `state()`."""
+        emitters = (f"emitter/{number}/" for number in range(self.config.emitters))
+        return super().expected(state) | as_found(state, *emitters)
 
 
 def number_of(seed: int, emitter: int) -> int:

@@ -17,7 +17,7 @@ from ppga.networks import Network
 from ppga.physics import Array, select
 from ppga.policies import CLIP, Moments, Policy, init_mlp
 from ppga.rollouts import Judge, Transitions, explore
-from ppga.storage import NumpyArray
+from ppga.storage import NumpyArray, check_arrays
 from ppga.tasks import Environment
 
 LOOK = (64, 100)
@@ -249,5 +249,6 @@ class PolicyProblem:
 
     def load_aside(self, aside: Mapping[str, NumpyArray]) -> None:
         """Find what the replay buffer held."""
+        check_arrays(aside, {} if self.replay is None else {"replay": (np.dtype(np.int64), ())})
         if self.replay is not None:
             self.replay.load_state(aside["replay"])

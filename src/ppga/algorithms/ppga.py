@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from ppga.algorithms.base import Algorithm, Cost, under
+from ppga.algorithms.base import Algorithm, Cost, as_found, under
 from ppga.algorithms.policy_search import PolicySearch
 from ppga.algorithms.problem import Effort, GradientProblem, Problem, unit_rows
-from ppga.storage import NumpyArray
+from ppga.storage import Like, NumpyArray, like
 from ppga.strategies import STRATEGIES
 from ppga.tasks import Environment
 
@@ -226,19 +226,25 @@ class PPGA(Algorithm):
             super().state()
             | {"idle": self.idle, "age": self.age, "rewarding": self.rewarding}
             | {
-                f"strategy/{emitter}/{name}": np.asarray(value, np.uint64 if name == "seed" else None)
+                f"strategy/{emitter}/{name}": value
                 for emitter, strategy in enumerate(self.strategies)
                 for name, value in strategy.state().items()
             }
         )
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
-        """Go on from a `state()`."""
+        """Go on from a `state()`, or raise an InputError that says why it cannot be one of this algorithm."""
         super().load_state(state)
         self.idle, self.age = np.array(state["idle"]), np.array(state["age"])
         self.rewarding = np.array(state["rewarding"])
         for emitter, strategy in enumerate(self.strategies):
             strategy.load_state(under(f"strategy/{emitter}/", state))
+
+    def expected(self, state: Mapping[str, NumpyArray]) -> dict[str, Like]:
+        """Kinds and shapes of all arrays of a `state()`."""
+        own = {name: like(getattr(self, name)) for name in ("idle", "age", "rewarding")}
+        strategies = (f"strategy/{emitter}/" for emitter in range(len(self.strategies)))
+        return super().expected(state) | own | as_found(state, *strategies)
 
 
 class NoMeasures(PPGA):

@@ -20,7 +20,7 @@ import numpy as np
 from ppga.algorithms.base import SearchConfig
 from ppga.algorithms.problem import Effort, Judgement, unit_rows
 from ppga.physics import Array
-from ppga.storage import NumpyArray
+from ppga.storage import NumpyArray, check_arrays
 
 BOUND = 5.12
 OPTIMUM = 0.4 * BOUND
@@ -89,6 +89,7 @@ class Sphere:
 
     def load_aside(self, aside: Mapping[str, NumpyArray]) -> None:
         """Nothing."""
+        check_arrays(aside, {})
 
     def solutions(self, state: Array) -> NumpyArray:
         """The points."""

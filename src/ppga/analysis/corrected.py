@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ppga.archives.files import best_of_each
 from ppga.errors import InputError, at_least_one
 from ppga.policies import Network, Policy
 from ppga.rollouts import Judge
-from ppga.storage import NumpyArray, read_tensors, write_json, write_tensors, write_text
+from ppga.storage import NumpyArray, is_number, read_json, read_tensors, write_json, write_tensors, write_text
 from ppga.tasks import Environment, is_known, make_task, sample, word_for
 
 if TYPE_CHECKING:
@@ -281,6 +282,19 @@ def figures(evaluation: Evaluation) -> dict[str, Any]:
         if finite.any()
         else None,
     }
+
+
+def read_figures(file: Path) -> dict[str, Any]:
+    """The `figures` in an evaluation.json, or an InputError."""
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise InputError(f"{file} does not hold the figures of an evaluation.")
+    for name, value in found.items():
+        if value is None or value != value:  # of an archive without elites there is no best one
+            found[name] = None
+        elif not (isinstance(value, str) if name == "physics" else is_number(value)):
+            raise InputError(f"{file}: {name} cannot be {reprlib.repr(value)}.")
+    return found
 
 
 @dataclass(frozen=True)

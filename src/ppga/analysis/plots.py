@@ -17,8 +17,8 @@ from matplotlib.cm import ScalarMappable
 
 from ppga.analysis import metrics
 from ppga.analysis.runs import Run
-from ppga.archives import Archive
-from ppga.archives.maps import heatmap, literal, new_axes, place, plane, shared_scale
+from ppga.archives import Archive, maps
+from ppga.archives.maps import heatmap, literal, new_axes, place, shared_scale
 from ppga.errors import InputError, choose
 from ppga.storage import NumpyArray, replacing
 
@@ -82,8 +82,10 @@ def difference(first: Archive, second: Archive, axes: Axes | None = None) -> Axe
         picture: Any = axes.scatter(*_places(first, both), c=values, s=25, **colours)
     else:
         (left, right), (low, high) = (*first.ranges, (0.0, 1.0))[:2]
+        order = np.argsort(np.abs(values))  # of cells that share a place, the largest difference is seen
+        seen = maps.picture(first.shape, both[order], values[order])
         picture = axes.imshow(
-            np.ma.masked_invalid(plane(first.shape, both, values)), aspect="auto", interpolation="none",
+            np.ma.masked_invalid(seen), aspect="auto", interpolation="none",
             extent=(left, right, low, high), **colours,
         )  # fmt: skip
     axes.set_facecolor("#dddddd")

@@ -14,6 +14,7 @@ from ppga.analysis import film, gaits, metrics, plots
 from ppga.analysis.runs import Run, read_runs
 from ppga.archives import maps
 from ppga.errors import InputError
+from ppga.runs.folder import FIGURES
 from ppga.storage import plain_name, replacing, write_text
 from ppga.tasks import is_known, sample
 
@@ -53,7 +54,6 @@ PAPER = {
     },
 }
 """Corrected coverage and best of Batra et al., ICLR 2024. Its QD-scores carry an offset it does not print."""
-FIGURES = ("qd_score", "coverage", "best", "mean")
 
 
 @dataclass
@@ -125,7 +125,7 @@ def summary(runs: Sequence[Run]) -> "pandas.DataFrame":
         judged = [run.evaluation for run in members if run.evaluation]
         row["corrected"] = f"{len(judged)} of {len(members)}"
         for name in FIGURES:
-            row[f"corrected {plots.NAMES[name]}"] = _interval([found[name] for found in judged], name)
+            row[f"corrected {plots.NAMES[name]}"] = _interval([found.get(name) for found in judged], name)
         row["QD offset"] = f"{last[0]['qd_offset']:g}"
         paper = PAPER.get(algorithm, {}).get(task)
         row["paper (other physics)"] = f"coverage {paper[0]:.0%}, best {paper[1]:,}" if paper else ""

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppga.analysis import metrics
+from ppga.analysis.corrected import read_figures
 from ppga.archives import Archive, load_archive
 from ppga.archives.shipped import shipped
 from ppga.errors import InputError
+from ppga.limits import MOST_CELLS
 from ppga.runs.config import PPGAConfig
-from ppga.runs.folder import RunFolder, read_lines
-from ppga.storage import read_json
+from ppga.runs.folder import RunFolder, read_lines, read_metrics
+from ppga.storage import is_number
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +73,21 @@ class Run:
         They are read one at a time: a file of a long run may be larger than the memory.
         """
         file = RunFolder(self.path).cells
-        return read_lines(file) if file.exists() else iter(())
+        for shot in read_lines(file) if file.is_file() else ():
+            if not self._is_snapshot(shot):
+                raise InputError(f"{file}: the line of iteration {shot['iteration']} is not one of cells.")
+            yield shot
+
+    def _is_snapshot(self, shot: Mapping[str, Any]) -> bool:
+        cells, objectives = shot.get("cells"), shot.get("objectives")
+        most = MOST_CELLS if self.archive is None else self.archive.cells
+        return (
+            isinstance(cells, list)
+            and isinstance(objectives, list)
+            and len(cells) == len(objectives)
+            and all(type(cell) is int and 0 <= cell < most for cell in cells)
+            and all(map(is_number, objectives))
+        )
 
     def to_pandas(self) -> "pandas.DataFrame":
         """A row an iteration; lists stay lists."""
@@ -87,13 +103,14 @@ def read_run(path: str | Path) -> Run:
         return _read_archive(file)
     folder = RunFolder(Path(path))
     task, config, _ = folder.read()
-    lines = list(read_lines(folder.metrics)) if folder.metrics.exists() else []
+    lines = list(read_metrics(folder.metrics)) if folder.metrics.is_file() else []
     place = folder.archive.parent
     archives = {
-        name: load_archive(place / name, mapped=True) if (place / name).exists() else None
+        name: load_archive(place / name, mapped=True) if (place / name).is_file() else None
         for name in (ARCHIVED, CORRECTED)
     }
-    evaluation = read_json(place / "evaluation.json") if (place / "evaluation.json").exists() else None
+    figures = place / "evaluation.json"
+    evaluation = read_figures(figures) if figures.is_file() else None
     plain, corrected = archives[ARCHIVED], archives[CORRECTED]
     if corrected and plain and corrected.description.get("iteration") != plain.description.get("iteration"):
         corrected = evaluation = None  # the run has gone on since
@@ -127,7 +144,7 @@ def _read_archive(file: Path) -> Run:
         file,
         told["task"]["name"],
         f"{told.get('algorithm')} ({file.stem})",
-        told.get("seed", 0),
+        told.get("seed") or 0,
         [line],
         archive,
         archive if judged else None,

@@ -5,6 +5,7 @@
 
 import math
 import os
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from ribs.archives import CVTArchive, GridArchive
 
+from ppga import machine
 from ppga.archives import shipped
-from ppga.errors import InputError, import_extra
+from ppga.errors import InputError, import_extra, told
+from ppga.limits import LARGEST, LONGEST_EPISODE, LONGEST_NAME, MOST_AXES, MOST_CELLS
 from ppga.networks import Network
-from ppga.storage import NumpyArray, read_tensors, write_tensors
+from ppga.storage import NumpyArray, parts, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     import pandas
@@ -73,7 +76,7 @@ class Archive:
     @property
     def ranges(self) -> tuple[tuple[float, float], ...]:
         """Bounds of each measure."""
-        return tuple((low, high) for low, high in self.description["ranges"])
+        return tuple((float(low), float(high)) for low, high in self.description["ranges"])
 
     @property
     def measure_names(self) -> tuple[str, ...]:
@@ -162,6 +165,7 @@ class Archive:
             raise InputError(
                 f"a grid needs cells along each of {', '.join(self.measure_names)}; got {tuple(shape)}."
             )
+        check_shape(shape)
         grid = Archive(self.description | {"kind": "grid", "shape": [*map(int, shape)]}, self.elites)
         cells = grid.cells_of(np.asarray(self.elites["measures"])) if len(self) else self.elites["index"]
         rows = best_of_each(cells, np.asarray(self.elites["objective"]))
@@ -196,7 +200,11 @@ class Archive:
         return pandas.DataFrame(columns)
 
     def to_ribs(self) -> GridArchive | CVTArchive:
-        """A plain pyribs archive with the same elites and fields."""
+        """A plain pyribs archive with the same elites and fields.
+
+        Raises:
+            InputError: pyribs keeps room for an elite in every cell, and there is less memory than that.
+        """
         extra = {
             name: (values.shape[1:], values.dtype)
             for name, values in self.elites.items()
@@ -282,9 +290,17 @@ class Archive:
 
     def cells_of(self, measures: NumpyArray) -> NumpyArray:
         """Cells (n,) that measures (n, k) fall into; beyond the ranges, the outermost."""
+        if self.centroids is None:  # far beyond, pyribs' whole numbers would overflow
+            measures = np.clip(measures, *np.array(self.ranges).T)
         return np.asarray(self._empty_ribs(1, {}).index_of(measures))
 
     def _empty_ribs(self, solution_size: int, extra: dict[str, Any]) -> GridArchive | CVTArchive:
+        numbers = solution_size + len(self.ranges) + 4 + sum(math.prod(shape) for shape, _ in extra.values())
+        if 4 * numbers * self.cells > machine.free_memory():
+            raise InputError(
+                f"a pyribs archive of {self.cells:,} cells, each of {numbers:,} numbers, takes more memory "
+                "than is free."
+            )
         settings: dict[str, Any] = {
             "solution_dim": solution_size,
             "ranges": self.ranges,
@@ -437,77 +453,121 @@ def pretrained(name: str | None = None) -> tuple[str, ...] | Archive:
     return shipped.names() if name is None else load_archive(f"{shipped.PREFIX}{name}")
 
 
+def check_shape(shape: Sequence[int]) -> None:
+    """Raise an InputError unless there can be an archive with so many cells along each measure."""
+    few = len(shape) <= MOST_AXES and max(shape) <= MOST_CELLS
+    if not few or math.prod(shape) > MOST_CELLS:
+        raise InputError(
+            f"a grid has at most {MOST_AXES} measures, an archive at most {MOST_CELLS:,} cells; got "
+            f"{reprlib.repr(tuple(shape))}."
+        )
+
+
 def _check(archive: Archive, file: Path) -> None:
     """Refuse what would fail later and less clearly."""
-    for name in MAIN_FIELDS:
-        if name not in archive.elites:
-            raise InputError(f"{file} is not a whole archive: it has no {name}.")
-    flat = [name for name, values in archive.elites.items() if not values.ndim]
-    if flat or archive.elites["index"].dtype.kind not in "iu":
-        raise InputError(f"{file}: {flat[0] if flat else 'index'} is not a column of an archive.")
-    n = len(archive.elites["index"])
-    for name, values in archive.elites.items():
+    elites, policies = archive.elites, archive.description.get("network") is not None
+    missing = {*MAIN_FIELDS, *(NEEDED if policies else ())} - {*elites}
+    if missing:
+        raise InputError(f"{file} is not a whole archive: it has no {', '.join(sorted(missing))}.")
+    flat = [name for name, values in elites.items() if not values.ndim]
+    if flat:
+        raise InputError(f"{file}: {flat[0]} is not a column of an archive.")
+    index = elites["index"]
+    n = len(index)
+    for name, values in elites.items():
         if len(values) != n:
             raise InputError(f"{file}: {name} has {len(values)} rows where index has {n}.")
     try:
         _check_description(archive)
-        k, cells = len(archive.ranges), archive.cells
-        shapes = {"index": (n,), "objective": (n,), "measures": (n, k)}
-        network = archive.description.get("network")
-        if network is not None:
-            known = Network.of(network)
-            inputs = known.sizes[0]
-            shapes |= {
-                "solution": (n, known.parameters),
-                "log_std": (n, known.outputs),
-                "observation_mean": (n, inputs),
-                "observation_variance": (n, inputs),
-            }
-        wrong = [name for name, shape in shapes.items() if archive.elites[name].shape != shape]
-    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{file}: its description is not whole ({error!r}).") from None
+        columns = _columns_of(archive)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{file}: its description is not whole ({told(error)}).") from None
+    wrong = [
+        name
+        for name, (kinds, shape) in columns.items()
+        if name in elites and (elites[name].dtype.kind not in kinds or elites[name].shape != (n, *shape))
+    ]
     if wrong:
         raise InputError(f"{file}: {', '.join(wrong)} do not fit its description.")
-    index = archive.elites["index"]
-    if n and not (0 <= index[0] and index[-1] < cells and (np.diff(index) > 0).all()):
-        raise InputError(f"{file}: its cells are not distinct numbers below {cells}, in order.")
-    for name, values in archive.elites.items():
-        if not all(np.isfinite(values[start : start + 1024]).all() for start in range(0, n, 1024)):
-            raise InputError(f"{file}: {name} has values that are not finite.")
+    if n and not (0 <= index[0] and index[-1] < archive.cells and (index[1:] > index[:-1]).all()):
+        raise InputError(f"{file}: its cells are not distinct numbers below {archive.cells}, in order.")
+    for name, values in elites.items():
+        if values.dtype.kind == "f" and not all((np.abs(part) <= LARGEST).all() for part in parts(values)):
+            raise InputError(f"{file}: {name} has values that are not finite in single precision.")
+    for name, most in (
+        ("episodes", 2**31 - 1),
+        ("observation_variance", LARGEST),
+        ("observation_count", LARGEST),
+    ):
+        if name in elites and not all(((part >= 0) & (part <= most)).all() for part in parts(elites[name])):
+            raise InputError(f"{file}: {name} has values outside of [0, {most:g}].")
+
+
+def _columns_of(archive: Archive) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Kinds of numbers, and shape of a row, of those fields of elites that are computed with."""
+    columns: dict[str, tuple[str, tuple[int, ...]]] = {
+        "index": ("iu", ()),
+        "episodes": ("iu", ()),
+        "objective": ("f", ()),
+        "measures": ("f", (len(archive.ranges),)),
+        "solution": ("f", archive.elites["solution"].shape[1:2]),
+    }
+    if archive.description.get("network") is not None:
+        network = Network.of(archive.description["network"])
+        inputs = network.sizes[0]
+        columns |= {
+            "solution": ("f", (network.parameters,)),
+            "log_std": ("f", (network.outputs,)),
+            "observation_mean": ("f", (inputs,)),
+            "observation_variance": ("f", (inputs,)),
+            "observation_count": ("f", ()),
+        }
+    return columns
 
 
 def _check_description(archive: Archive) -> None:
     """Raise a ValueError that names what is not as it should be, or whatever else comes of reading it."""
-    ranges, shape, centroids = archive.ranges, archive.shape, archive.centroids
-    if not isinstance(archive.description["task"]["name"], str):
-        raise ValueError("task")
-    if not math.isfinite(archive.qd_offset):
+    description, shape, centroids = archive.description, archive.shape, archive.centroids
+    for name in (description["task"]["name"], *archive.measure_names):
+        if not (isinstance(name, str) and len(name) <= LONGEST_NAME):
+            raise ValueError(f"a name is not a text of at most {LONGEST_NAME} characters")
+    for key, kind in (("algorithm", str), ("seed", int), ("iteration", int)):
+        if type(description.get(key)) not in (kind, type(None)):
+            raise ValueError(key)
+    if not abs(archive.qd_offset) <= LARGEST:
         raise ValueError("qd_offset")
-    if not all(isinstance(name, str) for name in archive.measure_names):
-        raise ValueError("measure_names")
-    if not (np.isfinite(np.array(ranges, float)).all() and all(low < high for low, high in ranges)):
-        raise ValueError("ranges")
     if not all(type(size) is int and size >= 1 for size in shape):
         raise ValueError("shape")
-    if centroids is None and archive.description.get("kind") == "cvt":
+    if centroids is None and description.get("kind") == "cvt":
         raise ValueError("a CVT without centroids")
-    k = len(ranges)
+    k = len(archive.ranges)
+    if not k or len(archive.measure_names) != k or len(shape) != (k if centroids is None else 1):
+        raise ValueError(
+            f"{k} ranges, {len(archive.measure_names)} measures, {len(shape)} sizes in its shape"
+        )
+    check_shape(shape)
+    low, high = np.array(archive.ranges).T  # the half of LARGEST, so that differences are finite, too
+    if not (np.abs([low, high]) <= LARGEST / 2).all() or not (np.float32(low) < np.float32(high)).all():
+        raise ValueError("ranges")
     if centroids is not None and (
-        centroids.shape != (shape[0], k) or centroids.dtype.kind != "f" or not np.isfinite(centroids).all()
+        centroids.shape != (shape[0], k)
+        or centroids.dtype.kind != "f"
+        or not (np.abs(centroids) <= LARGEST / 2).all()
     ):
         raise ValueError("centroids")
-    if not k or len(archive.measure_names) != k or len(shape) != (k if centroids is None else 1):
-        raise ValueError(f"{k} ranges, {len(archive.measure_names)} measures, shape {shape}")
-    network = archive.description.get("network")
-    if network is not None:
-        _check_replayable(archive.description["task"])
-    if network is not None and not (
-        all(type(size) is int and size >= 1 for size in network["sizes"])
+    network = description.get("network")
+    if network is None:
+        return
+    _check_replayable(description["task"])
+    if not (
+        len(network["sizes"]) >= 2
+        and all(type(size) is int and size >= 1 for size in network["sizes"])
         and network.get("activation", "tanh") in ("tanh", "relu")
         and network.get("head", "linear") in ("linear", "tanh", "gaussian")
         and float(network["observation_clip"]) > 0
     ):
         raise ValueError("network")
+    _check_controls(description["task"], Network.of(network).outputs)
 
 
 def _check_replayable(task: Mapping[str, Any]) -> None:
@@ -515,3 +575,15 @@ def _check_replayable(task: Mapping[str, Any]) -> None:
     for key, kind in (("physics", str), ("episode_length", int), ("integrator", str)):
         if type(task.get(key)) is not kind:
             raise ValueError(f"task: {key}")
+    if not 1 <= task["episode_length"] <= LONGEST_EPISODE:
+        raise ValueError(f"task: episode_length: {task['episode_length']}; at most {LONGEST_EPISODE:,}")
+
+
+def _check_controls(task: Mapping[str, Any], actions: int) -> None:
+    """Raise a ValueError unless what the actuators take fits a policy's actions, as far as it is told."""
+    if "control_range" in task:
+        low, high = np.array(task["control_range"], float).reshape(actions, 2).T
+        if not (np.abs([low, high]) <= LARGEST).all() or not (low <= high).all():
+            raise ValueError("task: control_range")
+    if task.get("control_dt") is not None and not 0 <= float(task["control_dt"]) <= LARGEST:
+        raise ValueError("task: control_dt")

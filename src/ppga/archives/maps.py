@@ -22,30 +22,59 @@ RAMP = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37
 """Five stops of the viridis colour map, dark to bright."""
 
 
-def plane(shape: tuple[int, ...], cells: NumpyArray, objective: NumpyArray) -> NumpyArray:
-    """Objectives on a plane (rows, columns), NaN where empty; the second measure upwards, the first
+WIDEST, TALLEST, FINEST = 60, 100, 1000
+"""Characters and lines of a map in the terminal; rows and columns of one in a picture."""
+MOST_LINES = 100
+"""Lines between the cells of one measure that are drawn."""
+
+
+def plane(
+    shape: tuple[int, ...], cells: NumpyArray, values: NumpyArray, coarse: tuple[int, int] = (1, 1)
+) -> NumpyArray:
+    """Values of cells (n,) on a plane (rows, columns), NaN where empty; the second measure upwards, the first
     rightwards.
 
     Of more measures than two, the odd ones (1st, 3rd, ...) nest along the columns and the even ones along the
     rows, the first two coarsest. One measure, or a CVT, becomes a single row.
+
+    Args:
+        shape: cells along each measure.
+        cells: which ones are filled.
+        values: of these.
+        coarse: rows and columns of cells that make a row and a column; of values that meet there, the last
+            one counts.
     """
-    grid = np.full(math.prod(shape), np.nan)
-    grid[cells] = objective
-    grid = grid.reshape(shape)
-    k = len(shape)
-    across, up = list(range(0, k, 2)), list(range(1, k, 2))
-    columns = math.prod(shape[axis] for axis in across)
-    return grid.transpose(up + across).reshape(-1, columns)[::-1]
+    at = np.unravel_index(cells, shape)
+    (across, columns), (up, rows) = (_nested(shape, at, first) for first in (0, 1))
+    drawn = np.full((-(-rows // coarse[0]), -(-columns // coarse[1])), np.nan)
+    drawn[(rows - 1 - up) // coarse[0], across // coarse[1]] = values
+    return drawn
 
 
-def text(shape: tuple[int, ...], cells: NumpyArray, objective: NumpyArray, width: int = 60) -> Text:
-    """The plane in coloured blocks for a terminal; a wider plane is thinned, each block the best of its
+def picture(shape: tuple[int, ...], cells: NumpyArray, values: NumpyArray) -> NumpyArray:
+    """The `plane`, with no more rows and columns than a picture can show."""
+    rows, columns = math.prod(shape[1::2]), math.prod(shape[0::2])
+    return plane(shape, cells, values, (-(-rows // FINEST), -(-columns // FINEST)))
+
+
+def _nested(shape: tuple[int, ...], at: Sequence[Any], first: int) -> tuple[Any, int]:
+    """Where cells are along the columns (first 0) or rows (1) of the plane, by their places along each
+    measure; and how many columns or rows there are.
+    """
+    along, size = 0, 1
+    for axis in range(first, len(shape), 2):  # nested: the first coarsest
+        along, size = along * shape[axis] + at[axis], size * shape[axis]
+    return along, size
+
+
+def text(shape: tuple[int, ...], cells: NumpyArray, objective: NumpyArray, width: int = WIDEST) -> Text:
+    """The plane in coloured blocks for a terminal; a larger plane is thinned, each block the best of its
     cells.
     """
-    values = plane(shape, cells, objective)
-    columns = values.shape[1]
-    coarse = max(1, math.ceil(2 * columns / width))
-    values = _thinned(values, coarse)
+    across = -(-2 * math.prod(shape[0::2]) // width)
+    up = max(across, -(-math.prod(shape[1::2]) // TALLEST))
+    order = np.argsort(objective)
+    values = plane(shape, cells[order], objective[order], (up, across))
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 1.0)
     drawn = Text()
@@ -65,15 +94,6 @@ def colour(share: float) -> tuple[int, int, int]:
     place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
     low = min(int(place), len(RAMP) - 2)
     return tuple(round(a + (b - a) * (place - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))  # type: ignore[return-value]
-
-
-def _thinned(values: NumpyArray, coarse: int) -> NumpyArray:
-    rows, columns = (-(-size // coarse) for size in values.shape)
-    padded = np.full((rows * coarse, columns * coarse), np.nan)
-    padded[: values.shape[0], : values.shape[1]] = values
-    blocks = padded.reshape(rows, coarse, columns, coarse)
-    best = np.where(np.isnan(blocks), -np.inf, blocks).max(axis=(1, 3))
-    return np.where(np.isinf(best), np.nan, best)
 
 
 def literal(text: str) -> str:
@@ -109,11 +129,12 @@ def heatmap(archive: Archive, axes: Axes | None = None, scale: Normalize | None 
     if archive.centroids is not None:
         points = archive.centroids[archive.elites["index"]]
         up = points[:, 1] if points.shape[1] > 1 else np.zeros(len(points))
-        picture: Any = axes.scatter(points[:, 0], up, c=objective, norm=scale, s=25)
+        drawn: Any = axes.scatter(points[:, 0], up, c=objective, norm=scale, s=25)
     else:
-        values = plane(archive.shape, archive.elites["index"], objective)
+        order = np.argsort(objective)  # of cells that share a place, the best is seen
+        values = picture(archive.shape, archive.elites["index"][order], objective[order])
         (left, right), (low, high) = (*archive.ranges, (0.0, 1.0))[:2]
-        picture = axes.imshow(
+        drawn = axes.imshow(
             np.ma.masked_invalid(values), norm=scale, extent=(left, right, low, high), aspect="auto",
             interpolation="none",
         )  # fmt: skip
@@ -125,7 +146,7 @@ def heatmap(archive: Archive, axes: Axes | None = None, scale: Normalize | None 
         axes.set_yticks([])
     figure = axes.get_figure()
     if figure is not None:
-        figure.colorbar(picture, ax=axes, label="reward")
+        figure.colorbar(drawn, ax=axes, label="reward")
     return axes
 
 
@@ -138,9 +159,7 @@ def place(archive: Archive, cell: int) -> tuple[float, float]:
     found = []
     for first in (0, 1):
         low, high = (*archive.ranges, (0.0, 1.0))[first]
-        along, size = 0, 1
-        for axis in range(first, len(archive.shape), 2):  # nested: the first coarsest
-            along, size = along * archive.shape[axis] + int(at[axis]), size * archive.shape[axis]
+        along, size = _nested(archive.shape, at, first)
         found.append(low + (along + 0.5) / size * (high - low))
     return found[0], found[1]
 
@@ -148,6 +167,8 @@ def place(archive: Archive, cell: int) -> tuple[float, float]:
 def _mark_blocks(axes: Axes, archive: Archive) -> None:
     """Lines between the cells of the first two measures."""
     for number, (low, high) in enumerate(archive.ranges[:2]):
+        if archive.shape[number] > MOST_LINES:
+            continue
         draw = axes.axvline if number == 0 else axes.axhline
         for place in np.linspace(low, high, archive.shape[number] + 1)[1:-1]:
             draw(place, color="white", linewidth=0.6)

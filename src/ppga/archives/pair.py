@@ -9,9 +9,10 @@ import numpy as np
 from ribs.archives import CVTArchive, GridArchive
 from scipy.stats import rankdata
 
+from ppga.archives.files import check_shape
 from ppga.errors import InputError
+from ppga.storage import Like, NumpyArray, check_arrays, like
 
-NumpyArray = np.ndarray[Any, Any]
 Fields = Mapping[str, tuple[int, ...]]
 """Name -> shape of what is kept with each elite besides its solution; float32."""
 
@@ -38,8 +39,14 @@ class ArchiveConfig:
     threshold_min: float | None = 0.0
 
     def count(self, shape: tuple[int, ...]) -> int:
-        """How many cells there are, where the problem's own shape is the given one."""
-        return self.cells if self.kind == "cvt" else math.prod(self.shape or shape)
+        """How many cells there are, where the problem's own shape is the given one.
+
+        Raises:
+            InputError: too many.
+        """
+        cells = (self.cells,) if self.kind == "cvt" else self.shape or shape
+        check_shape(cells)
+        return math.prod(cells)
 
     def check(self, measures: int) -> None:
         """Raise an InputError for settings that cannot work with that many measures."""
@@ -384,7 +391,8 @@ class ArchivePair:
         )
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
-        """Go on from a `state()`."""
+        """Go on from a `state()`, or raise an InputError that says why it cannot be one of this archive."""
+        self._check_state(state)
         self.judged = np.array(state["judged"])
         if self.centroids is not None:
             self._around(state["centroids"])
@@ -394,6 +402,26 @@ class ArchivePair:
             archive.restore(
                 {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
             )
+
+    def _check_state(self, state: Mapping[str, NumpyArray]) -> None:
+        expected: dict[str, Like] = {"judged": like(self.judged)}
+        if self.centroids is not None:
+            expected["centroids"] = like(self.centroids)
+        for which, archive in (("soft", self.soft), ("result", self.result)):
+            n = np.size(state.get(f"{which}/index", ()))
+            for name, values in elites_of(archive, np.zeros(0, np.int32)).items():
+                expected[f"{which}/{name}"] = values.dtype, (n, *values.shape[1:])
+        check_arrays(state, expected)
+        for name, values in state.items():
+            if not np.isfinite(values).all():
+                raise InputError(f"the array {name!r} has values that are not finite.")
+        for index in (state["soft/index"], state["result/index"]):
+            if len(index) and not (
+                0 <= index[0] <= index[-1] < self.cells and (index[1:] > index[:-1]).all()
+            ):
+                raise InputError(f"its elites are not in different cells below {self.cells}, in order.")
+        if (state["judged"] < 0).any():
+            raise InputError("its elites were evaluated in fewer than 0 episodes.")
 
 
 def elites_of(archive: GridArchive | CVTArchive, cells: NumpyArray | None = None) -> dict[str, NumpyArray]:

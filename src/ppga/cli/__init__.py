@@ -11,7 +11,7 @@ from ppga.cli.lists import algorithms, tasks
 from ppga.cli.measuring import bench, doctor
 from ppga.cli.output import unfailing_output
 from ppga.cli.runs import demo, reproduce, study, task_first, train_command
-from ppga.errors import InputError, StorageWarning
+from ppga.errors import InputError, StorageWarning, one_line
 from ppga.version import __version__
 
 
@@ -54,7 +54,7 @@ def _command() -> None:
             "ppga --version tells which version this is.",
         )
     except InputError as error:
-        print(f"ppga: {error}", file=sys.stderr)
+        print(f"ppga: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(

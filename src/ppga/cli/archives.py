@@ -392,8 +392,12 @@ def view(
                 time.sleep(0.5)
     except KeyboardInterrupt:
         sys.exit(130)
+    source = Source(run)
+    found = source.snapshot()
+    if found.archive is None and found.version:  # it is there, and cannot be read; later the page says so
+        raise InputError(found.problem or f"cannot read {run}.")
     machine.check_devices()
-    know(task, Source(run).task())
+    know(task, source.task())
     import_extra("viser", "view")  # told here, not on the page
     from ppga.viewer.server import PageServer
 

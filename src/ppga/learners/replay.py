@@ -157,7 +157,7 @@ class Replay:
         if self._path is None:
             raise InputError("experience is kept in a run's folder only; this run has none.")
         reached = int(np.fromfile(self._path, np.int64, 1)[0])
-        if reached < written or reached - written > self.room - self.capacity:
+        if written < 0 or reached < written or reached - written > self.room - self.capacity:
             raise InputError(
                 f"{self._path} does not hold the experience of that checkpoint: {written:,} rows were "
                 f"written then, {reached:,} by now."

@@ -5,6 +5,7 @@ leaves the checkpoints before it whole, and one without its checksum does not co
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from ppga.errors import InputError
 from ppga.storage import (
     KEPT_CHECKPOINTS,
     NumpyArray,
+    is_number,
     read_json,
     read_tensors,
     write_json,
@@ -55,25 +57,32 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
             file.unlink(missing_ok=True)
 
 
-def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The newest whole checkpoint; None when none was ever finished.
+def newest(
+    folder: Path, report: Callable[[str], None], use: Callable[[Checkpoint], None] = lambda _: None
+) -> Checkpoint | None:
+    """The newest checkpoint that can be used; None when none was ever finished.
 
     Args:
         folder: where they are.
         report: told of each one that is damaged.
+        use: goes on from a checkpoint, or raises an InputError; then it counts as damaged, and the one before
+            is tried.
 
     Raises:
         InputError: there are checkpoints, and all are damaged.
     """
-    numbers = _numbers(folder)
-    for number in reversed(numbers):
-        data = folder / f"{number:06d}.safetensors"
+    reasons = []
+    for number in reversed(_numbers(folder)):
         try:
-            return _load(data)
+            found = _load(folder / f"{number:06d}.safetensors")
+            use(found)
         except InputError as error:
             report(f"checkpoint {number} is damaged and was left out: {error}")
-    if numbers:
-        raise InputError(f"all checkpoints in {folder} are damaged.")
+            reasons.append(str(error))
+        else:
+            return found
+    if reasons:
+        raise InputError(f"all checkpoints in {folder} are damaged. The newest: {reasons[0]}")
     return None
 
 
@@ -91,14 +100,23 @@ def _load(data: Path) -> Checkpoint:
     if _sha256(data) != description.get("sha256"):
         raise InputError(f"{data.name} does not have the checksum it was written with.")
     arrays, inside = read_tensors(data)
-    return Checkpoint(int(inside["iteration"]), float(inside["seconds"]), arrays)
+    if not isinstance(inside, dict) or inside.get("iteration") != int(data.stem):
+        raise InputError(f"{data.name} does not say that it is of iteration {int(data.stem)}.")
+    seconds = inside.get("seconds")
+    if not is_number(seconds) or seconds < 0:
+        raise InputError(f"{data.name}: seconds must be a number of at least 0, got {seconds!r}.")
+    return Checkpoint(int(data.stem), float(seconds), arrays)
 
 
 def _numbers(folder: Path) -> list[int]:
     """Iterations of the checkpoints that were finished, rising."""
-    return sorted(int(file.stem) for file in folder.glob("*.json") if file.stem.isdigit())
+    stems = [file.stem for file in folder.glob("*.json") if file.is_file()]
+    return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]+", stem) and stem == f"{int(stem):06d}")
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error}.") from None

@@ -16,6 +16,7 @@ from ppga.errors import InputError, at_least_one, choose
 from ppga.learners.sac import SACConfig
 from ppga.learners.td3 import TD3Config
 from ppga.learners.vppo import PPOConfig
+from ppga.limits import LONGEST_EPISODE
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,11 @@ class PPGAConfig:
         for name in ("actor", "critic"):
             for size in getattr(self.network, name):
                 at_least_one(f"hidden units of network.{name}", size)
-        for name in ("episode_length", "threads"):
-            if getattr(self.simulation, name) is not None:
-                at_least_one(f"simulation.{name}", getattr(self.simulation, name))
+        simulation = self.simulation
+        if simulation.episode_length is not None:
+            at_least_one("simulation.episode_length", simulation.episode_length, LONGEST_EPISODE)
+        if simulation.threads is not None:
+            at_least_one("simulation.threads", simulation.threads)
         used = ALGORITHMS[self.algorithm]
         if used.alone and self.search.emitters > 1:
             raise InputError(f"{self.algorithm} has no emitters; leave --search.emitters at 1.")
@@ -269,7 +272,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return tuple(_value(options[0], item, where) for item in value)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    if kind in (int, str, bool) and type(value) is kind:
+    if kind in (int, str, bool) and type(value) is kind and not (kind is int and abs(value) >= 2**63):
         return value
     raise InputError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {value!r}.")
 

@@ -11,8 +11,9 @@
 
 import json
 import os
+import reprlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,8 +24,10 @@ from ppga import machine
 from ppga.errors import InputError
 from ppga.runs.config import Budget, PPGAConfig, from_json, to_json
 from ppga.storage import (
+    is_number,
     lock,
     make_folder,
+    parse_json,
     read_json,
     remove_parts,
     replacing,
@@ -34,6 +37,10 @@ from ppga.storage import (
 )
 
 FORMAT, FORMAT_VERSION = "ppga run", 1
+COUNTED = ("evaluations", "env_steps", "wall_time", "qd_offset", "elites")
+"""What every line of the metrics has, as a number."""
+FIGURES = ("qd_score", "coverage", "best", "mean")
+"""What every line has, as a number or null."""
 EXACT = ("cpu", "cores", "usable_cores", "devices", "commit")
 """What must be the same for a resumed run to be bit-exact, besides the versions: XLA splits sums by the
 cores, and episodes are shared among as many threads as there are usable cores.
@@ -125,8 +132,8 @@ class RunFolder:
                     remove_parts(folder)
             yield
 
-    def read(self) -> tuple[str, PPGAConfig, Budget]:
-        """Task, settings and budget the run was told."""
+    def content(self) -> dict[str, Any]:
+        """What config.json says, or an InputError; settings and budget are not looked at yet."""
         if not self.config.is_file():
             raise InputError(f"{self.path} is not a run's folder: it has no config.json.")
         content = read_json(self.config)
@@ -137,26 +144,40 @@ class RunFolder:
                 f"{self.path} was written by another version of ppga (run format {content.get('version')!r}, "
                 f"this one reads {FORMAT_VERSION})."
             )
-        try:
-            return (
-                str(content["task"]),
-                from_json(PPGAConfig, content["config"]),
-                from_json(Budget, content["budget"]),
-            )
-        except KeyError as error:
-            raise InputError(f"{self.config} has no {error}.") from None
+        for name in ("task", "config", "budget"):
+            if name not in content:
+                raise InputError(f"{self.config} has no {name!r}.")
+        then, problem = content.get("machine", {}), content.get("problem") or {}
+        for name, right in {
+            "task": isinstance(content["task"], str),
+            "machine": isinstance(then, dict) and isinstance(then.get("versions", {}), dict),
+            "problem": isinstance(problem, dict)
+            and all(isinstance(part, dict | None) for part in problem.values()),
+            "commit": isinstance(content.get("commit"), str | None),
+            "begun": isinstance(content.get("begun"), str | None),
+        }.items():
+            if not right:
+                raise InputError(f"{self.config}: {name} cannot be {reprlib.repr(content[name])}.")
+        return content
+
+    def read(self) -> tuple[str, PPGAConfig, Budget]:
+        """Task, settings and budget the run was told."""
+        content = self.content()
+        budget: Budget = from_json(Budget, content["budget"])
+        budget.check()
+        return content["task"], from_json(PPGAConfig, content["config"]), budget
 
     def change_budget(self, budget: Budget) -> None:
         """Write down a new budget."""
-        write_json(self.config, read_json(self.config) | {"budget": to_json(budget)})
+        write_json(self.config, self.content() | {"budget": to_json(budget)})
 
     def begun(self) -> str:
         """When the run was begun."""
-        return str(read_json(self.config).get("begun"))
+        return str(self.content().get("begun"))
 
     def check_problem(self, problem: dict[str, Any]) -> None:
         """Raise an InputError if the run was begun with a task that described itself otherwise."""
-        then, now = read_json(self.config).get("problem") or {}, json.loads(json.dumps(problem))
+        then, now = self.content().get("problem") or {}, json.loads(json.dumps(problem))
         nothing: dict[str, Any] = {}
         changed = [
             f"{part}.{name} (was {value!r}, now {(now.get(part) or nothing).get(name)!r})"
@@ -172,7 +193,7 @@ class RunFolder:
 
     def strange_to(self) -> list[str]:
         """How this machine differs from the one the run was begun on, where it matters for exactness."""
-        content = read_json(self.config)
+        content = self.content()
         then, now = content.get("machine", {}), machine.describe()
         older = {"usable_cores": then.get("cores")}  # versions that recorded only `cores` ignored CPU quotas
         then, now = older | then | {"commit": content.get("commit")}, now | {"commit": _commit()}
@@ -217,8 +238,8 @@ def _intact_lines(file: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
         for line in lines:
             end += len(line)
             try:
-                content = json.loads(line.decode())
-            except (ValueError, RecursionError):
+                content = parse_json(line)
+            except ValueError:
                 continue
             complete = line.endswith(b"\n") and isinstance(content, dict)
             if complete and type(content.get("iteration")) is int:
@@ -239,6 +260,43 @@ def _cut(file: Path, iteration: int) -> int:
         os.truncate(file, cut)
         sync(file)
     return count
+
+
+def read_metrics(file: Path) -> Iterator[dict[str, Any]]:
+    """Whole lines of a run's metrics, or an InputError at the first that is not as a run writes it."""
+    for line in read_lines(file):
+        missing = [name for name in (*COUNTED, *FIGURES, "times") if name not in line]
+        if missing:
+            raise InputError(
+                f"{file}: the line of iteration {line['iteration']} has no {', '.join(missing)}."
+            )
+        check_line(file, line)
+        yield line
+
+
+def check_line(file: Path, line: Mapping[str, Any]) -> None:
+    """Raise an InputError for an entry of a line of metrics that is not of the kind that a run writes."""
+    rows = ("search_measures", "xnes_mean")
+    checks: dict[str, Callable[[Any], bool]] = {
+        **dict.fromkeys(COUNTED, is_number),
+        **dict.fromkeys((*FIGURES, "restarted"), _may_be_number),
+        "times": lambda value: isinstance(value, dict) and all(map(is_number, value.values())),
+        "xnes_scale": lambda value: isinstance(value, list) and all(map(_may_be_number, value)),
+        **dict.fromkeys(rows, lambda value: isinstance(value, list) and all(map(_is_row, value))),
+    }
+    for name, right in checks.items():
+        if name in line and not right(line[name]):
+            raise InputError(
+                f"{file}: {name} of iteration {line['iteration']} cannot be {reprlib.repr(line[name])}."
+            )
+
+
+def _may_be_number(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_may_be_number, value))
 
 
 def _content(task: str, config: PPGAConfig, budget: Budget, problem: dict[str, Any]) -> dict[str, Any]:

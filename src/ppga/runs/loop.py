@@ -187,13 +187,12 @@ def resume(
         for change in folder.strange_to():
             display.say(f"warning: not exactly as uninterrupted: {change}")
         algorithm.problem.open(folder.path)
-        found = checkpoints.newest(folder.checkpoints, lambda message: display.say(f"warning: {message}"))
-        if found is not None:
-            try:
-                algorithm.load_state(found.arrays)
-            except KeyError as error:
-                raise InputError(f"the checkpoint in {folder.checkpoints} has no {error}.") from None
-        elif config.init_from:
+        found = checkpoints.newest(
+            folder.checkpoints,
+            lambda message: display.say(f"warning: {message}"),
+            lambda checkpoint: _load(algorithm, checkpoint),
+        )
+        if found is None and config.init_from:
             check_start(load_archive(config.init_from), algorithm)
         seconds = 0.0 if found is None else found.seconds
         share = _share(budget, algorithm, seconds)
@@ -213,6 +212,16 @@ def resume(
         stack.callback(display.end)
         mine = folder if leads() else None
         return _run(name, algorithm, config, budget, mine, seconds, callbacks, display, crew)
+
+
+def _load(algorithm: Algorithm, checkpoint: checkpoints.Checkpoint) -> None:
+    """Go on from a checkpoint, or raise an InputError that says why that cannot be."""
+    try:
+        algorithm.load_state(checkpoint.arrays)
+    except KeyError as error:  # of a problem of the user's own
+        raise InputError(f"it has no {error}.") from None
+    if algorithm.iteration != checkpoint.iteration:
+        raise InputError(f"its counters are those of iteration {algorithm.iteration}.")
 
 
 @contextmanager
@@ -408,7 +417,11 @@ def check_start(archive: Archive, algorithm: Algorithm) -> None:
             )
     if not len(archive):
         raise InputError("that archive is empty.")
-    wanted = {"solution": (algorithm.problem.solution_size,), **algorithm.problem.fields}
+    wanted = {
+        "solution": (algorithm.problem.solution_size,),
+        "measures": (len(algorithm.problem.measure_names),),
+        **algorithm.problem.fields,
+    }
     networks = [part["network"] and Network.of(part["network"]) for part in (theirs, ours)]
     differs = networks[0] != networks[1]
     for name, shape in wanted.items():

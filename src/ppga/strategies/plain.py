@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from ribs.archives import ArchiveBase
 
-from ppga.storage import NumpyArray
+from ppga.errors import InputError
+from ppga.storage import Like, NumpyArray, check_arrays, parse_json
 
 _NUMBERS = (bool, int, float, np.generic)
 _FLEETING = ("_solutions", "_jacobian_batch")
 """What lives between a question and its answer only."""
+_SIZES = ("batch_size", "solution_dim", "_batch_size", "_solution_dim", "_num_coefficients")
+"""What follows from the run's settings, and never changes."""
 
 
 def plain_state(thing: Any) -> dict[str, NumpyArray]:
@@ -33,15 +36,41 @@ def plain_state(thing: Any) -> dict[str, NumpyArray]:
 
 
 def load_plain_state(thing: Any, state: Mapping[str, NumpyArray]) -> None:
-    """Go on from a `plain_state` of an object that was made in the same way."""
+    """Go on from a `plain_state` of an object that was made in the same way.
+
+    Raises:
+        InputError: it cannot be the state of such an object.
+    """
+    fresh = plain_state(thing)
+    check_arrays(state, {name: _expected(name, state.get(name, old), old) for name, old in fresh.items()})
+    for name, old in fresh.items():
+        if name.rpartition(".")[2] in _SIZES and state[name] != old:
+            raise InputError(f"{name} is {state[name]}, expected {old}.")
+        if np.isfinite(old).all() and not np.isfinite(state[name]).all():
+            raise InputError(f"{name} has values that are not finite.")
+    _load(thing, state)
+
+
+def _expected(name: str, found: NumpyArray, fresh: NumpyArray) -> Like:
+    """Kind and shape that an array must have, by what it is in a new object: precision may change later."""
+    if fresh.dtype == np.uint8:  # a random generator's state, a text of any length
+        return fresh.dtype, (found.size,)
+    same = found.dtype.kind == fresh.dtype.kind or name.endswith(
+        "condition_number"
+    )  # 1 at first, then a float
+    return found.dtype if same else fresh.dtype, fresh.shape
+
+
+def _load(thing: Any, state: Mapping[str, NumpyArray]) -> None:
     for name, value in vars(thing).items():
         if isinstance(value, np.random.Generator):
-            value.bit_generator.state = json.loads(bytes(state[name]).decode())
+            try:
+                value.bit_generator.state = parse_json(state[name].tobytes())
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+                raise InputError(f"the random generator {name!r} cannot go on: {error}.") from None
         elif _inside(value):
             prefix = f"{name}."
-            load_plain_state(
-                value, {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-            )
+            _load(value, {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})
         elif name in state:  # None in a new object may be an array in one that has worked
             kept = state[name]
             array = isinstance(value, np.ndarray) or kept.ndim

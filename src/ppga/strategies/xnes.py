@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from ribs.emitters.opt import EvolutionStrategyBase
 
 from ppga.errors import InputError, at_least_one
+from ppga.storage import check_arrays, like
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -139,22 +140,24 @@ class XNES(EvolutionStrategyBase):
         )
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on, as plain arrays and numbers."""
+        """All that is needed to go on, as plain arrays."""
         return {
             "mean": self.mean.copy(),
-            "scale": self.scale,
+            "scale": np.array(self.scale),
             "shape": self.shape.copy(),
-            "seed": self.seed,
-            "generation": self.generation,
+            "seed": np.array(self.seed, np.uint64),
+            "generation": np.array(self.generation, np.int64),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state()`."""
-        self.reset(state["mean"])
-        shape = np.array(state["shape"], np.float64)
-        if shape.shape != self.shape.shape:
-            raise InputError(f"the shape factor must have shape {self.shape.shape}, got {shape.shape}.")
-        self.shape = shape
+        """Go on from a `state()`, or raise an InputError that says why it cannot be one of this strategy."""
+        check_arrays(state, {name: like(values) for name, values in self.state().items()})
+        usable = state["scale"] > 0 and state["generation"] >= 0
+        if not usable or not all(np.isfinite(values).all() for values in state.values()):
+            raise InputError(
+                "the strategy's numbers must be finite, its scale above 0, its generation at least 0."
+            )
+        self.mean, self.shape = state["mean"].copy(), state["shape"].copy()
         self.scale = float(state["scale"])
         self.seed, self.generation = int(state["seed"]), int(state["generation"])
 

@@ -12,6 +12,7 @@ import mujoco
 import numpy as np
 
 from ppga.errors import InputError, at_least_one
+from ppga.limits import LONGEST_EPISODE
 from ppga.physics import Array, Bodies, make_physics, prepare_model
 from ppga.physics.models import contact_sensor
 from ppga.physics.mujoco_engine import silent
@@ -62,7 +63,9 @@ class Task(Environment):
         impl: str = "jax",
     ) -> None:
         self.episode_length = at_least_one(
-            "episode_length", self.usual_length if episode_length is None else episode_length
+            "episode_length",
+            self.usual_length if episode_length is None else episode_length,
+            LONGEST_EPISODE,
         )
         if threads is not None:
             at_least_one("threads", threads)

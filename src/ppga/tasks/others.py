@@ -14,6 +14,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from ppga.errors import InputError, at_least_one, choose
+from ppga.limits import LONGEST_EPISODE
 from ppga.physics import Array, select
 from ppga.storage import NumpyArray
 from ppga.tasks.environment import Environment, TaskState
@@ -52,7 +53,7 @@ class Foreign(Environment):
         self._shape = tuple(archive_shape or (10,) * len(self._names))
         self._offset = float(qd_offset)
         self._episode = episode
-        self.episode_length = at_least_one("episode_length", episode_length)
+        self.episode_length = at_least_one("episode_length", episode_length, LONGEST_EPISODE)
 
     def measures(self, total: Array, steps: Array) -> Array:
         """The mean, or what whoever brought it in makes of it."""

@@ -9,7 +9,7 @@ from ppga.archives import Archive, load_archive
 from ppga.archives.files import ARCHIVED, CORRECTED, PLACES
 from ppga.archives.shipped import shipped
 from ppga.errors import told
-from ppga.runs.folder import RunFolder, read_lines
+from ppga.runs.folder import RunFolder, check_line, read_lines
 from ppga.storage import NumpyArray
 
 
@@ -102,6 +102,7 @@ class Source:
         legs: list[list[Any]] = [[]]
         if metrics.is_file():
             for line in read_lines(metrics):
+                check_line(metrics, line)
                 if line.get("search_measures"):
                     legs[-1].append(line["search_measures"][0])
                 if line.get("restarted"):

@@ -10,6 +10,7 @@ const page = {
 const COLOURS = ["rgb(38 70 131)", "rgb(196 78 32)"];
 const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 const SIZE = 400, EDGE = 34; // of the map, and what its labels take
+const MOST_SPOTS = 20000; // drawn of a map with empty cells; of a larger one, only the filled cells are
 const SLICES = 10; // of a CVT, along each further measure
 const $ = (name) => document.getElementById(name);
 const number = (value, digits = 0) => value == null ? "–" :
@@ -107,8 +108,9 @@ function drawMap() {
     svg.append(spot);
   };
   if (cells.kind === "cvt") {
-    const near = cells.centroids.map((centroid, index) => index).filter((index) => nearSlice(cells.centroids[index]));
+    let near = cells.centroids.map((centroid, index) => index).filter((index) => nearSlice(cells.centroids[index]));
     const radius = 0.42 * SIZE / Math.sqrt(Math.max(near.length, 4));
+    if (near.length > MOST_SPOTS) near = near.filter((index) => filled.has(index));
     near.sort((a, b) => filled.has(a) - filled.has(b)); // what is filled lies on top
     for (const index of near) {
       const [x, y] = spotOf(cells.centroids[index], height);
@@ -116,13 +118,23 @@ function drawMap() {
     }
   } else {
     const across = cells.shape[page.across], up = flat ? 1 : cells.shape[page.up];
-    for (let x = 0; x < across; x++) {
-      for (let y = 0; y < up; y++) {
-        const place = page.slice.slice();
-        place[page.across] = x;
-        if (!flat) place[page.up] = y;
-        const wide = SIZE / across, tall = height / up;
-        tell(element("rect", { x: x * wide, y: height - (y + 1) * tall, width: wide, height: tall }), cellAt(place));
+    const wide = SIZE / across, tall = height / up;
+    const draw = (x, y, index) =>
+      tell(element("rect", { x: x * wide, y: height - (y + 1) * tall, width: wide, height: tall }), index);
+    if (across * up > MOST_SPOTS) { // the filled ones only
+      const elsewhere = (at, axis) => axis !== page.across && axis !== page.up && at !== page.slice[axis];
+      for (const index of filled.keys()) {
+        const place = placeOf(index);
+        if (!place.some(elsewhere)) draw(place[page.across], flat ? 0 : place[page.up], index);
+      }
+    } else {
+      for (let x = 0; x < across; x++) {
+        for (let y = 0; y < up; y++) {
+          const place = page.slice.slice();
+          place[page.across] = x;
+          if (!flat) place[page.up] = y;
+          draw(x, y, cellAt(place));
+        }
       }
     }
   }

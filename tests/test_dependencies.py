@@ -188,8 +188,9 @@ PRIVATE = [
     Private("mujoco-mjx", "mujoco.mjx._src.collision_driver._COLLISION_FUNC",
             "src/ppga/physics/mjx_contacts.py", collision, ["4 parameters", "ncon"]),
     Private("mujoco-mjx", "mujoco.mjx.Data._impl", "src/ppga/physics/mjx_engine.py", mjx_data, True),
-    Private("viser", "ViserServer.request_share_url", "src/ppga/viewer/stage.py",
-            parameters("viser:ViserServer.request_share_url"), ["self", "verbose"]),
+    Private("viser", "websockets.asyncio.server.serve in its server", "src/ppga/viewer/guard.py",
+            lambda: inspect.getsource(importlib.import_module("viser.infra._infra")).count(
+                "websockets.asyncio.server.serve("), 1),
 ]  # fmt: skip
 
 
@@ -237,7 +238,8 @@ def private_names(file: Path) -> set[str]:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             defined.add(node.attr)
         elif isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
-            used.add(node.attr)
+            if ast.unparse(node) != "os._exit":  # a public function of Python's
+                used.add(node.attr)
         elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] != "ppga":
             places = [f"{node.module}.{alias.name}".split(".") for alias in node.names]
             used |= {part for place in places for part in place if re.match("_[^_]", part)}

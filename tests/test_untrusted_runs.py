@@ -18,7 +18,7 @@ from rich.console import Console
 import ppga
 from ppga import export, study
 from ppga.analysis import report
-from ppga.analysis.runs import read_run
+from ppga.analysis.runs import read_run, read_runs
 from ppga.archives import load_archive
 from ppga.archives.files import find_archive
 from ppga.errors import InputError
@@ -450,8 +450,8 @@ def test_who_looks_at_an_odd_run_is_told(odd: str, finished: Trained, tmp_path: 
     planned = study.plan(["sphere"], ["ppga"], 1, budget, "smoke", 3, tmp_path / "study")
     (one,) = planned.runs()
     looks: list[Callable[[], Any]] = [
-        lambda: report.summary([read_run(run)]),
-        lambda: read_run(run).snapshots(),
+        lambda: report.summary(read_runs([run])[0]),
+        lambda: list(read_run(run).snapshots()),
         lambda: export.to_archive(load_archive(run), find_archive(run), tmp_path / "out.safetensors"),
         lambda: study.finished(one, planned),
         lambda: study.went_on(one, planned),

@@ -153,7 +153,7 @@ def read_json(path: Path) -> Any:
     """Content of a JSON file, or an InputError that names it."""
     try:
         with path.open("rb") as file:
-            text = file.read(LARGEST_JSON + 1)
+            text = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_JSON) + 1)  # takes as much memory
         if len(text) > LARGEST_JSON:
             raise ValueError(f"it has more than {LARGEST_JSON:,} bytes")
         return parse_json(text)

@@ -208,9 +208,10 @@ def test_a_study_shows_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     output = io.StringIO()
     monkeypatch.setenv("COLUMNS", "120")
     with contextlib.redirect_stdout(output):
-        console.print(_table(dict.fromkeys(planned.runs(), "failed [/s]")))
-    assert f"sphere {algorithm} 0" in output.getvalue()
-    assert "failed [/s]" in output.getvalue()
+        for on in (console, Console()):
+            on.print(_table(dict.fromkeys(planned.runs(), "failed [/s]")))
+    assert output.getvalue().count(f"sphere {algorithm} 0") == 2
+    assert output.getvalue().count("failed [/s]") == 2
     folder = tmp_path / "study [/s]"
     done = command(
         "study", "--tasks", "sphere", "--preset", "smoke", "--algorithms", "pga-me", "--evaluations", "20",
@@ -218,3 +219,4 @@ def test_a_study_shows_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )  # fmt: skip
     assert done.returncode == 1
     assert f"{folder}/sphere/pga-me-0 failed (exit code 2)" in done.stdout
+    assert f"failed: {folder}/sphere/pga-me-0 (exit code 2)" in done.stdout

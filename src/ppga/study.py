@@ -21,8 +21,8 @@ from typing import IO, Any
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ppga.algorithms import ALGORITHMS
 from ppga.analysis.corrected import PARTIAL, evaluated, read_figures
@@ -205,7 +205,7 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
     waiting = [one for one in runs if not finished(one, plan)]
 
     def say(message: str) -> None:
-        console.print(message, soft_wrap=True, highlight=False)
+        console.print(message, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
     say(f"{len(runs)} runs: {', '.join(plan.algorithms)} on {', '.join(plan.tasks)}, {plan.seeds} seeds each")
     if len(waiting) < len(runs):
@@ -243,7 +243,7 @@ def run(plan: Plan, console: Console, cluster: Cluster | None = None, cores: int
     if done:
         say(f"\n{report(done, plan.output / plan.report, notes)}")
     for one, reason in failed.items():
-        say(escape(f"failed: {one.folder} ({reason})"))
+        say(f"failed: {one.folder} ({reason})")
     return not failed
 
 
@@ -324,7 +324,7 @@ def spread(
                         states[one] = "done"
                         if reason:
                             failed[one] = reason
-                            states[one] = escape(f"failed ({reason.partition(':')[0]})")
+                            states[one] = f"failed ({reason.partition(':')[0]})"
                     live.update(_table(states))
         except KeyboardInterrupt:
             for answer in going:
@@ -360,7 +360,7 @@ def _table(states: Mapping[Planned, str]) -> Table:
             "" if last["best"] is None else f"{last['best']:,.0f}", f"{last['qd_score']:,.0f}",
         ]  # fmt: skip
         state = "running" if state == "waiting" and last is not None else state
-        table.add_row(f"{one.task} {one.algorithm} {one.seed}", state, *figures)
+        table.add_row(Text(f"{one.task} {one.algorithm} {one.seed}"), Text(state), *figures)
     return table
 
 

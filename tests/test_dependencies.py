@@ -191,7 +191,7 @@ PRIVATE = [
     Private("viser", "websockets.asyncio.server.serve in its server", "src/ppga/viewer/guard.py",
             lambda: inspect.getsource(importlib.import_module("viser.infra._infra")).count(
                 "websockets.asyncio.server.serve("), 1),
-    Private("tensorboardX", "tensorboardX.record_writer.masked_crc32c", "src/ppga/runs/loggers.py",
+    Private("tensorboardx", "tensorboardX.record_writer.masked_crc32c", "src/ppga/runs/loggers.py",
             parameters("tensorboardX.record_writer:masked_crc32c"), ["data"]),
 ]  # fmt: skip
 

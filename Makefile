@@ -18,7 +18,7 @@ help:
 	@echo "make test    install, lint, and run all tests (about a quarter of an hour)"
 	@echo "make long    the few tests that take minutes each"
 	@echo "make fuzz    throw odd files, settings, requests and faults at it for long (an hour or so)"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy, and the layers of the package"
 	@echo "make format  let ruff fix and format the code"
 	@echo "make docs    the pages as a site, in docs/_build"
 	@echo "make bench   measure this machine (minutes)"
@@ -44,6 +44,7 @@ lint: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest tests/test_layers.py
 
 test: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -53,8 +54,8 @@ long: $(DEV_READY)
 
 FUZZ ?= 20000
 fuzz: $(DEV_READY)
-	PPGA_FUZZ=$(FUZZ) $(BIN)/pytest tests/test_fuzz.py tests/test_viewer.py -k "odd or damaged or refused or anything or takes"
-	PPGA_FAULTS=100 $(BIN)/pytest tests/test_faults.py
+	PPGA_FUZZ=$(FUZZ) $(BIN)/pytest tests/test_fuzz.py tests/viewer/test_viewer.py -k "arbitrary or damaged or malformed"
+	PPGA_FAULTS=100 $(BIN)/pytest tests/runs/test_faults.py
 
 # What draws robots without a window, and a browser to look at the viewer with, from Debian's packages. Where they
 # cannot be installed, the tests that need them are skipped.
@@ -81,14 +82,14 @@ docs: $(DEV_READY)
 	@echo docs/_build/index.html
 
 bench: $(DEV_READY)
-	$(BIN)/ppga bench all
+	$(BIN)/python -m benchmarks all
 
 # the wheel is built from the sdist, so both are known to be whole
 package: constraints.txt | $(VENV)/pyvenv.cfg
 	rm -rf dist
 	$(PIP) install --constraint constraints.txt build
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build
-	$(BIN)/python tests/packaged.py dist/*.whl constraints.txt
+	$(BIN)/python tests/helpers/packaged.py dist/*.whl constraints.txt
 
 clean:
 	rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis MUJOCO_LOG.TXT

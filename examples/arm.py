@@ -1,4 +1,4 @@
-"""A planar arm: an archive of where its hand can be.
+"""A planar arm: an archive of positions of its hand.
 
 ppga train examples/arm.py:Arm --minutes 4 --output runs/arm
 ppga view runs/arm --task examples/arm.py:Arm
@@ -38,7 +38,7 @@ ARM = """
 
 
 class Arm(ppga.Task):
-    """Bring the hand somewhere and hold it there; the archive spans where."""
+    """Move the hand to a position and hold it there; the measures are the mean position."""
 
     name = "arm"
     mjcf = ARM
@@ -48,26 +48,26 @@ class Arm(ppga.Task):
 
     @property
     def measure_names(self):
-        """What the archive spans."""
+        """Names of the measures."""
         return ("hand x", "hand y")
 
     @property
     def measure_ranges(self):
-        """As far as the arm reaches."""
+        """Lower and upper bounds in meters: the reach of the arm."""
         return ((-1.0, 1.0), (-1.0, 1.0))
 
     def initial(self, key):
-        """Stretched out along x, nearly."""
+        """Stretched out along x, with small random angles."""
         return 0.1 * jax.random.normal(key, (4,)), jnp.zeros(4)
 
     def observe(self, body):
-        """Angles and speeds."""
+        """Sines and cosines of the joint angles, and angular velocities."""
         return jnp.concatenate([jnp.sin(body.qpos), jnp.cos(body.qpos), body.qvel])
 
     def reward(self, body, ctrl):
-        """Still, and without effort."""
+        """1 for a resting arm, less for fast joints and large controls."""
         return 1 - 0.05 * jnp.square(body.qvel).sum() - 0.1 * jnp.square(ctrl).sum()
 
     def proxies(self, body):
-        """Where the hand is at every step: the mean is the measure."""
+        """Position of the hand; its mean over an episode is the measure."""
         return body.sensordata[:2]

@@ -1,4 +1,4 @@
-"""A quadruped of our own: how high it carries its body, and how fast it goes.
+"""A quadruped: an archive of gaits by the height of the body and the speed.
 
 ppga train examples/quadruped.py:Quadruped --minutes 6 --output runs/quadruped
 ppga view runs/quadruped --task examples/quadruped.py:Quadruped
@@ -49,46 +49,46 @@ ROBOT = f"""
 
 
 class Quadruped(ppga.Task):
-    """Stay upright and spare the joints; the archive spans how high and how fast."""
+    """Stay upright with slow joints; the measures are the mean height and speed."""
 
     name = "quadruped"
     mjcf = ROBOT
     substeps = 4
     usual_length = 300  # 6 seconds
-    worst_idle_reward = -0.1  # every joint as fast as it goes, upright
+    worst_idle_reward = -0.1  # upright, with all joints at full speed
 
     @property
     def measure_names(self):
-        """What the archive spans."""
+        """Names of the measures."""
         return ("height", "speed")
 
     @property
     def measure_ranges(self):
-        """Metres; metres a second."""
+        """Lower and upper bounds, in meters and meters per second."""
         return ((0.1, 0.5), (-1.0, 2.0))
 
     def initial(self, key):
-        """Standing, each joint a little off."""
+        """Standing, with small random joint angles."""
         qpos = jnp.asarray(self.model.qpos0).at[7:].set(0.1 * jax.random.normal(key, (8,)))
         return qpos, jnp.zeros(self.model.nv)
 
     def observe(self, body):
-        """Height, attitude and joints; all speeds."""
+        """Height, orientation and joint angles, then all velocities."""
         return jnp.concatenate([body.qpos[2:], body.qvel])
 
     def upright(self, body):
-        """1 upright, -1 on its back."""
+        """1 if the robot is upright, -1 if it lies on its back."""
         _, x, y, _ = body.qpos[3:7]
         return 1 - 2 * (x * x + y * y)
 
     def reward(self, body, ctrl):
-        """Upright, with calm joints."""
+        """High if the robot is upright and its joints are slow."""
         return self.upright(body) - 0.002 * jnp.square(body.qvel[6:]).sum()
 
     def terminated(self, body):
-        """Rolled over."""
+        """The robot has rolled over."""
         return self.upright(body) < 0.3
 
     def proxies(self, body):
-        """Height and speed at every step: their means are the measures."""
+        """Height and speed of the body; their means over an episode are the measures."""
         return jnp.array([body.qpos[2], body.change["qpos"][0] / self.control_dt])

@@ -1,4 +1,4 @@
-"""What the package imports is declared, and private names of other packages are as it expects them."""
+"""All imports of the package are declared, and private names of other packages have not changed."""
 
 import ast
 import importlib
@@ -27,25 +27,25 @@ def normalized(name: str) -> str:
 
 @cache
 def declared() -> dict[str, dict[str, Requirement]]:
-    """Requirements by the normalized names of the packages, of each extra; those of all under ""."""
+    """Extra -> normalized name of a package -> requirement; required packages have the extra ""."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
     return {
-        extra: {normalized(one.name): one for one in map(Requirement, texts)}
+        extra: {normalized(each.name): each for each in map(Requirement, texts)}
         for extra, texts in groups.items()
     }
 
 
 @dataclass(frozen=True)
 class Import:
-    """A module of another package that a file imports; by `import_extra`, with the extra it names."""
+    """A module of another package that a file imports, and the extra that `import_extra` names for it."""
 
     file: str
     module: str
     extra: str | None = None
 
     def packages(self) -> set[str]:
-        """Which may bring it; all that share a namespace, as mujoco and mujoco-mjx do."""
+        """Packages that may contain it; several may share a namespace, as mujoco and mujoco-mjx do."""
         top = self.module.split(".")[0]
         return {normalized(name) for name in INSTALLED.get(top, [top])}
 
@@ -54,32 +54,32 @@ INSTALLED = packages_distributions()
 
 
 def imports() -> Iterator[Import]:
-    """All that the package imports from others."""
+    """All imports of other packages."""
     for file in SOURCES:
         name = str(file.relative_to(ROOT))
         for node in ast.walk(ast.parse(file.read_text())):
-            found: list[Import] = []
+            imported: list[Import] = []
             if isinstance(node, ast.Import):
-                found = [Import(name, alias.name) for alias in node.names]
+                imported = [Import(name, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 assert node.module is not None, f"{name} has a relative import"
-                found = [Import(name, node.module)]
+                imported = [Import(name, node.module)]
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_extra":
-                found = [Import(name, *(ast.literal_eval(argument) for argument in node.args))]
-            for one in found:
-                if one.module.split(".")[0] not in {*sys.stdlib_module_names, "ppga"}:
-                    yield one
+                imported = [Import(name, *(ast.literal_eval(argument) for argument in node.args))]
+            for each in imported:
+                if each.module.split(".")[0] not in {*sys.stdlib_module_names, "ppga"}:
+                    yield each
 
 
-def test_all_that_is_imported_is_declared() -> None:
+def test_all_imports_are_declared() -> None:
     everything = {name for group in declared().values() for name in group}
     found = list(imports())
-    assert {"numpy", "mujoco.mjx", "viser"} <= {one.module for one in found}
-    for one in found:
-        group = everything if one.extra is None else {*declared()[""], *declared()[one.extra]}
-        where = "pyproject.toml" if one.extra is None else f"the extra {one.extra!r} of pyproject.toml"
-        assert one.packages() & group, (
-            f"{one.file} imports {one.module}, and {where} does not have {' or '.join(one.packages())}"
+    assert {"numpy", "mujoco.mjx", "viser"} <= {each.module for each in found}
+    for each in found:
+        group = everything if each.extra is None else {*declared()[""], *declared()[each.extra]}
+        where = "pyproject.toml" if each.extra is None else f"the extra {each.extra!r} of pyproject.toml"
+        assert each.packages() & group, (
+            f"{each.file} imports {each.module}, and {where} does not have {' or '.join(each.packages())}"
         )
 
 
@@ -88,11 +88,11 @@ class Private:
     """A private or experimental name of another package.
 
     Attributes:
-        package: as it is declared.
-        name: what is used.
-        user: where.
-        look: what is there.
-        expected: what the user relies on.
+        package: the package, as in pyproject.toml.
+        name: the name.
+        user: file that uses it.
+        look: returns the current value of what the file relies on.
+        expected: the value that the file relies on.
     """
 
     package: str
@@ -116,27 +116,21 @@ def parameters(place: str) -> Callable[[], list[str]]:
 
 
 def archive() -> Any:
-    """A grid of pyribs with one elite, in the last of its three cells."""
     from ribs.archives import GridArchive
 
-    grid = GridArchive(solution_dim=1, dims=(3,), ranges=[(0, 1)], seed=0)
-    grid.add(np.zeros((1, 1)), np.ones(1), np.full((1, 1), 0.9))
-    return grid
-
-
-def properties() -> dict[str, Any]:
-    found = archive()._store._props
-    return {
-        "n_occupied": found["n_occupied"],
-        "occupied": found["occupied"].tolist(),
-        "occupied_list": found["occupied_list"][:1].tolist(),
-    }
+    return GridArchive(solution_dim=1, dims=(3,), ranges=[(0, 1)], seed=0)
 
 
 def emitter() -> Any:
     from ribs.emitters import EvolutionStrategyEmitter
 
     return EvolutionStrategyEmitter(archive(), x0=np.zeros(1), sigma0=0.5, batch_size=4)
+
+
+def gradient_emitter() -> Any:
+    from ribs.emitters import GradientArborescenceEmitter
+
+    return GradientArborescenceEmitter(archive(), x0=np.zeros(1), sigma0=0.5, lr=1.0, batch_size=4)
 
 
 def collision() -> list[str]:
@@ -153,35 +147,11 @@ def mjx_data() -> bool:
     return hasattr(mjx.make_data(mujoco.MjModel.from_xml_string("<mujoco/>"), impl="jax"), "_impl")
 
 
-PAIR = "src/ppga/archives/pair.py"
 PRIVATE = [
-    Private("ribs", "GridArchive._compute_thresholds", PAIR,
-            parameters("ribs.archives:GridArchive._compute_thresholds"),
-            ["indices", "objective", "cur_threshold", "learning_rate", "dtype"]),
-    Private("ribs", "GridArchive._stats_reset", PAIR,
-            parameters("ribs.archives:GridArchive._stats_reset"), ["self"]),
-    Private("ribs", "GridArchive._stats_update", PAIR,
-            parameters("ribs.archives:GridArchive._stats_update"),
-            ["self", "new_objective_sum", "new_best_index"]),
-    Private("ribs", "CVTArchive._compute_thresholds", PAIR,
-            parameters("ribs.archives:CVTArchive._compute_thresholds"),
-            ["indices", "objective", "cur_threshold", "learning_rate", "dtype"]),
-    Private("ribs", "CVTArchive._stats_reset", PAIR,
-            parameters("ribs.archives:CVTArchive._stats_reset"), ["self"]),
-    Private("ribs", "CVTArchive._stats_update", PAIR,
-            parameters("ribs.archives:CVTArchive._stats_update"),
-            ["self", "new_objective_sum", "new_best_index"]),
-    Private("ribs", "GridArchive._rng", PAIR, lambda: type(archive()._rng), np.random.Generator),
-    Private("ribs", "GridArchive._store.retrieve", PAIR,
-            lambda: archive()._store.retrieve(np.array([2, 0]))[0].tolist(), [True, False]),
-    Private("ribs", "GridArchive._store.add", PAIR,
-            lambda: list(inspect.signature(archive()._store.add).parameters), ["indices", "data"]),
-    Private("ribs", "GridArchive._store.occupied_list", PAIR,
-            lambda: archive()._store.occupied_list.tolist(), [2]),
-    Private("ribs", "GridArchive._store._props", PAIR,
-            properties, {"n_occupied": 1, "occupied": [False, False, True], "occupied_list": [2]}),
     Private("ribs", "EvolutionStrategyEmitter._opt", "src/ppga/algorithms/sep_cma_mae.py",
             lambda: float(emitter()._opt.sigma), 0.5),
+    Private("ribs", "GradientArborescenceEmitter._opt", "src/ppga/algorithms/cma_maega.py",
+            lambda: float(gradient_emitter()._opt.sigma), 0.5),
     Private("jax", "jax.experimental.buffer_callback", "src/ppga/physics/host.py",
             lambda: parameters("jax.experimental.buffer_callback:buffer_callback")()[:4],
             ["callback", "result_shape_dtypes", "has_side_effect", "vmap_method"]),
@@ -196,37 +166,35 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-def unlike(one: Private) -> str | None:
-    """What to say of a name that has changed; None if it is as expected."""
+def difference(each: Private) -> str | None:
+    """A message if a private name has changed; None otherwise."""
     try:
-        found = one.look()
+        found = each.look()
     except Exception as error:
         found = f"{type(error).__name__}: {error}"
-    if found == one.expected:
+    if found == each.expected:
         return None
     return (
-        f"{one.name} has changed in {one.package} {version(one.package)}: expected {one.expected}, "
-        f"found {found}. {one.user} uses it: adapt that, or lower the upper bound of {one.package} in "
+        f"{each.name} has changed in {each.package} {version(each.package)}: expected {each.expected}, "
+        f"found {found}. {each.user} uses it: adapt that, or lower the upper bound of {each.package} in "
         "pyproject.toml."
     )
 
 
-@pytest.mark.parametrize("one", PRIVATE, ids=lambda one: f"{one.package}: {one.name}")
-def test_private_names_of_other_packages_are_as_expected(one: Private) -> None:
-    message = unlike(one)
+@pytest.mark.parametrize("each", PRIVATE, ids=lambda each: f"{each.package}: {each.name}")
+def test_private_names_of_other_packages_are_as_expected(each: Private) -> None:
+    message = difference(each)
     assert message is None, message
 
 
 def test_a_private_name_that_has_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ribs.archives import GridArchive
-
-    (one,) = (one for one in PRIVATE if one.name == "GridArchive._stats_update")
-    monkeypatch.setattr(GridArchive, "_stats_update", lambda self, best: None)  # noqa: ARG005
-    assert "GridArchive._stats_update has changed in ribs" in str(unlike(one))
-    assert "found ['self', 'best']. src/ppga/archives/pair.py uses it" in str(unlike(one))
-    monkeypatch.delattr(GridArchive, "_stats_update")
-    monkeypatch.delattr("ribs.archives._archive_base.ArchiveBase._stats_update", raising=False)
-    assert "found AttributeError" in str(unlike(one))
+    place = "tensorboardX.record_writer.masked_crc32c"
+    (private,) = (each for each in PRIVATE if each.name == place)
+    monkeypatch.setattr(place, lambda content: content)
+    assert f"{place} has changed in tensorboardx" in str(difference(private))
+    assert "found ['content']. src/ppga/runs/loggers.py uses it" in str(difference(private))
+    monkeypatch.delattr(place)
+    assert "found AttributeError" in str(difference(private))
 
 
 def private_names(file: Path) -> set[str]:
@@ -240,7 +208,7 @@ def private_names(file: Path) -> set[str]:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             defined.add(node.attr)
         elif isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
-            if ast.unparse(node) != "os._exit":  # a public function of Python's
+            if ast.unparse(node) != "os._exit":  # a public function of Python
                 used.add(node.attr)
         elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] != "ppga":
             places = [f"{node.module}.{alias.name}".split(".") for alias in node.names]
@@ -248,22 +216,23 @@ def private_names(file: Path) -> set[str]:
     return used - defined
 
 
-def test_every_private_name_that_is_used_is_listed() -> None:
-    """And its package has an upper bound."""
+def test_every_private_name_in_use_is_listed() -> None:
+    """And there is an upper bound for the version of its package."""
     used = {(str(file.relative_to(ROOT)), name) for file in SOURCES for name in private_names(file)}
-    listed = {part for one in PRIVATE for part in one.name.split(".")}
-    assert {("src/ppga/archives/pair.py", "_store"), ("src/ppga/physics/mjx_contacts.py", "_src")} <= used
+    listed = {part for each in PRIVATE for part in each.name.split(".")}
+    expected = {("src/ppga/algorithms/cma_maega.py", "_opt"), ("src/ppga/physics/mjx_contacts.py", "_src")}
+    assert expected <= used
     assert {(file, name) for file, name in used if name not in listed} == set()
-    assert all((ROOT / one.user).is_file() for one in PRIVATE)
-    for package in {one.package for one in PRIVATE}:
+    assert all((ROOT / each.user).is_file() for each in PRIVATE)
+    for package in {each.package for each in PRIVATE}:
         bounds = [group[package].specifier for group in declared().values() if package in group]
         assert bounds
-        assert all(any(one.operator == "<" for one in bound) for bound in bounds), (
+        assert all(any(each.operator == "<" for each in bound) for bound in bounds), (
             f"{package} has no upper bound"
         )
 
 
-def test_the_tested_versions_are_within_the_declared_ones() -> None:
+def test_the_tested_versions_are_within_the_declared_bounds() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     pinned = {normalized(name): number for name, _, number in (line.partition("==") for line in lines)}
     for extra, group in declared().items():

@@ -1,6 +1,5 @@
-"""Policies on their way out: files that act as the policy does, and agents in Gymnasium."""
+"""Export of policies to files that act as the policy does, and agents in Gymnasium."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,103 +14,78 @@ from ppga import export
 from ppga.analysis.corrected import evaluate
 from ppga.archives import Archive
 from ppga.errors import InputError
-from ppga.networks import Network
-from ppga.policies import CLIP, Policy
+from ppga.policies.network import Network
+from ppga.policies.policy import Policy
 
-from conftest import Done, command
-
-RANGE = [[-0.4, 0.4], [0.0, 3.0], [-2.0, -1.0]]
-
-
-def archive(activation: Any = "tanh", head: Any = "linear", cells: tuple[int, ...] = (0, 3, 8)) -> Archive:
-    draws = np.random.default_rng(0)
-    network = Network((5, 7, 6, 6 if head == "gaussian" else 3), activation, head)
-    n = len(cells)
-    elites = {
-        "index": np.array(cells, np.int32),
-        "solution": draws.normal(size=(n, network.parameters)).astype(np.float32),
-        "objective": np.arange(n, dtype=np.float32),
-        "measures": draws.random((n, 2)).astype(np.float32),
-        "log_std": np.zeros((n, 3), np.float32),
-        "observation_mean": draws.normal(size=(n, 5)).astype(np.float32),
-        "observation_variance": draws.uniform(0.1, 9, (n, 5)).astype(np.float32),
-        "observation_count": np.ones(n, np.float32),
-    }
-    description = {
-        "task": {
-            "name": "mine", "physics": "mujoco", "episode_length": 100, "integrator": "fast",
-            "control_range": RANGE, "control_dt": 0.02,
-        },
-        "network": {**network.describe(), "observation_clip": CLIP},
-        "shape": [3, 3], "ranges": [[0.0, 1.0]] * 2, "measure_names": ["a", "b"], "qd_offset": 0.0,
-    }  # fmt: skip
-    return Archive(description, elites)
+from helpers.archives import CONTROL_RANGE, archive
+from helpers.commands import Done, command
 
 
-def truth(made: Archive, cell: int, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By JAX, as judged while training."""
-    network = Network.of(made.description["network"])
-    action = Policy.of_elite(made.elite(cell)).mean_action(network, jax.numpy.asarray(seen))
+def expected_output(original: Archive, cell: int, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Actions and controls by JAX, as in an evaluation during training."""
+    network = Network.of(original.description["network"])
+    policy = Policy.of_elite(original.elite(cell))
+    action = policy.mean_action(network, jax.numpy.asarray(observation))
     action = np.clip(np.asarray(action), -1, 1)
-    low, high = np.array(RANGE).T
+    low, high = np.array(CONTROL_RANGE).T
     return action, (low + high) / 2 + action * (high - low) / 2
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("head", ["linear", "tanh", "gaussian"])
-def test_files_act_as_the_policy_does(activation: str, head: str, tmp_path: Path) -> None:
-    made = archive(activation, head)
-    seen = (10 * np.random.default_rng(1).normal(size=(50, 5))).astype(np.float32)
-    action, control = truth(made, 3, seen)
-    (file,) = export.export(made, [3], tmp_path, "onnx")
+def test_exported_files_act_as_the_policy_does(activation: str, head: str, tmp_path: Path) -> None:
+    original = archive(activation, head)
+    observation = (10 * np.random.default_rng(1).normal(size=(50, 5))).astype(np.float32)
+    action, control = expected_output(original, 3, observation)
+    (file,) = export.export(original, [3], tmp_path, "onnx")
     assert file.name == "cell-00003.onnx"
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    found = session.run(None, {"observation": seen})
-    np.testing.assert_allclose(found[0], action, atol=1e-5)
-    np.testing.assert_allclose(found[1], control, atol=1e-5)
-    told = session.get_modelmeta().custom_metadata_map
-    assert told["task"] == "mine"
-    assert float(told["objective"]) == 1.0
-    alone = session.run(["control"], {"observation": seen[:1]})[0]
-    np.testing.assert_allclose(alone, control[:1], atol=1e-5)
-    (file,) = export.export(made, [3], tmp_path, "npz")
-    with np.load(file) as content:
-        found = export.apply_parts(dict(content), seen)
-    np.testing.assert_allclose(found[0], action, atol=1e-5)
-    np.testing.assert_allclose(found[1], control, atol=1e-5)
+    output = session.run(None, {"observation": observation})
+    np.testing.assert_allclose(output[0], action, atol=1e-5)
+    np.testing.assert_allclose(output[1], control, atol=1e-5)
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert metadata["task"] == "mine"
+    assert float(metadata["objective"]) == 1.0
+    single = session.run(["control"], {"observation": observation[:1]})[0]
+    np.testing.assert_allclose(single, control[:1], atol=1e-5)
+    (file,) = export.export(original, [3], tmp_path, "npz")
+    with np.load(file) as arrays:
+        output = export.apply_arrays(dict(arrays), observation)
+    np.testing.assert_allclose(output[0], action, atol=1e-5)
+    np.testing.assert_allclose(output[1], control, atol=1e-5)
 
 
 @pytest.mark.parametrize("task", [{}, {"control_dt": None}])
-def test_a_time_that_nobody_knows_is_not_written(task: dict[str, Any], tmp_path: Path) -> None:
-    made = archive()
-    known = {"name": "mine", "control_range": RANGE, **task}
-    made = Archive(made.description | {"task": known}, made.elites)
-    (file,) = export.export(made, [3], tmp_path, "onnx")
+def test_an_unknown_control_dt_is_not_written(task: dict[str, Any], tmp_path: Path) -> None:
+    original = archive()
+    known = {"name": "mine", "control_range": CONTROL_RANGE, **task}
+    original = Archive(original.description | {"task": known}, original.elites)
+    (file,) = export.export(original, [3], tmp_path, "onnx")
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     assert set(session.get_modelmeta().custom_metadata_map) == {"task", "cell", "objective", "measures"}
-    (file,) = export.export(made, [3], tmp_path, "npz")
+    (file,) = export.export(original, [3], tmp_path, "npz")
     with np.load(file) as content:
         assert np.isnan(content["control_dt"])
 
 
 @pytest.mark.parametrize("form", export.FORMATS)
-def test_a_file_that_would_act_otherwise_is_not_written(
+def test_a_file_that_acts_differently_is_not_written(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = export.parts
+    arrays_of = export.arrays_of
 
-    def wrong(made: Archive, cell: int) -> dict[str, Any]:
-        content = honest(made, cell)
-        content["biases1"] = content["biases1"] + 0.01
-        return content
+    def wrong(original: Archive, cell: int) -> dict[str, Any]:
+        arrays = arrays_of(original, cell)
+        arrays["biases1"] = arrays["biases1"] + 0.01
+        return arrays
 
-    monkeypatch.setattr(export, "parts", wrong)
-    with pytest.raises(InputError, match="would not act as its policy"):
+    monkeypatch.setattr(export, "arrays_of", wrong)
+    with pytest.raises(InputError, match="the file's actions differ from the policy's"):
         export.export(archive(), [3], tmp_path / "out", form)
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_writes_a_file_for_each_chosen_elite(tmp_path: Path) -> None:
     archive().save(tmp_path / "archive.safetensors")
     out = tmp_path / "out"
 
@@ -124,8 +98,8 @@ def test_the_command(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "cell-00008.npz" in run("--best", "--format", "npz").stdout.replace("\n", "")
     for words, message in (
-        ((), "which policies?"),
-        (("--best", "--all"), "which policies?"),
+        ((), "choose the policies by one of --best"),
+        (("--best", "--all"), "choose the policies by one of --best"),
         (("--cell", "5"), "cell 5 is empty"),
         (("--best", "--format", "onx"), "Did you mean 'onnx'"),
     ):
@@ -134,38 +108,35 @@ def test_the_command(tmp_path: Path) -> None:
         assert message in refused.stderr
 
 
-def test_solutions_that_are_no_policies_cannot_be_exported(tmp_path: Path) -> None:
-    config = ppga.PPGAConfig(search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1))
+def test_solutions_that_are_not_policies_cannot_be_exported(tmp_path: Path) -> None:
+    config = ppga.PPGAConfig().replace(**{"branches": 8, "strategy.sigma0": 5.0, "walk_updates": 1})
     outcome = ppga.train("sphere", config, budget=ppga.Budget(iterations=1))
     with pytest.raises(InputError, match="are not policies"):
         export.export(outcome.archive, [0], tmp_path, "npz")
 
 
-def test_an_elite_scores_in_gymnasium_what_it_scores_here(tmp_path: Path) -> None:
-    """HalfCheetah-v5 itself, driven by an elite judged with the model file's own integrator."""
+def test_an_elite_has_the_same_score_in_gymnasium(tmp_path: Path) -> None:
+    """HalfCheetah-v5, with an elite that was evaluated with the integrator of the model file."""
     steps = 100
     config, _ = ppga.preset("smoke", "halfcheetah", "map-elites")
-    config = replace(
-        config,
-        simulation=replace(config.simulation, integrator="gymnasium", episode_length=steps),
-        search=replace(config.search, branches=16),
+    config = config.replace(
+        **{"simulation.integrator": "gymnasium", "simulation.episode_length": steps, "batch_size": 16}
     )
     outcome = ppga.train("halfcheetah", config, budget=ppga.Budget(iterations=2), output=tmp_path / "run")
-    found = outcome.archive
-    cell = found.best()
-    here = evaluate(found.only(cell), 40)
-    agent = found.agent(cell)
+    cell = outcome.archive.best()
+    evaluation = evaluate(outcome.archive.only(cell), 40)
+    agent = outcome.archive.agent(cell)
     with gymnasium.make("HalfCheetah-v5", max_episode_steps=steps) as env:
         scores = []
         for seed in range(40):
-            seen, _ = env.reset(seed=seed)
-            total, over = 0.0, False
-            while not over:
-                control, state = agent.predict(seen)
+            observation, _ = env.reset(seed=seed)
+            total, done = 0.0, False
+            while not done:
+                control, state = agent.predict(observation)
                 assert state is None
-                seen, reward, terminated, truncated, _ = env.step(control)
-                total, over = total + float(reward), terminated or truncated
+                observation, reward, terminated, truncated, _ = env.step(control)
+                total, done = total + float(reward), terminated or truncated
             scores.append(total)
-    spread = float(np.std(scores)) + float(here.objective_spread[0])
-    assert spread > 0
-    assert np.mean(scores) == pytest.approx(float(here.objective[0]), abs=spread / np.sqrt(40) * 2.5)
+    std = float(np.std(scores)) + float(evaluation.objective_std[0])
+    assert std > 0
+    assert np.mean(scores) == pytest.approx(float(evaluation.objective[0]), abs=std / np.sqrt(40) * 2.5)

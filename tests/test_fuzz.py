@@ -1,6 +1,6 @@
-"""Whatever is in a file, a setting or a request, the answer is a result or one plain message.
+"""Arbitrary files, settings and requests: the answer is a result or one plain message.
 
-Briefly here; `make fuzz` goes on for long (PPGA_FUZZ is the number of examples of each).
+`make fuzz` tries many more examples (PPGA_FUZZ is the number of examples of each test).
 """
 
 import dataclasses
@@ -9,10 +9,8 @@ import json
 import math
 import os
 import tempfile
-import typing
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,26 +22,29 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as some
 
 import ppga
-from ppga import InputError, PPGAConfig
+from ppga import InputError
 from ppga.algorithms import ALGORITHMS
+from ppga.algorithms.sep_cma_mae import SepCMAMAEConfig
 from ppga.analysis import plots, report
 from ppga.analysis.runs import read_run
-from ppga.archives import Archive, load_archive, maps
+from ppga.archives import Archive, heatmaps, load_archive
+from ppga.config import from_json, setting_types, to_json, without_none
 from ppga.limits import MOST_CELLS
-from ppga.networks import Network
-from ppga.policies import CLIP
-from ppga.runs import checkpoints, loop
-from ppga.runs.config import from_json, to_json
+from ppga.policies.network import Network
+from ppga.policies.normalizer import CLIP
+from ppga.runs import checkpoints, trainer
+from ppga.runs.build import make_algorithm
 from ppga.runs.folder import RunFolder
 from ppga.storage import parse_json
+from ppga.strategies import StrategyConfig
 from ppga.tasks import TASKS
 from ppga.viewer.source import Source, cells_of
 from ppga.viewer.viewer import Viewer
-from slider import Slider
-from test_export import archive
-from untrusted import joined, refused
 
-from conftest import command
+from helpers.archives import archive
+from helpers.commands import command
+from helpers.slider import Slider
+from helpers.untrusted import joined, refused
 
 EXAMPLES = int(os.environ.get("PPGA_FUZZ", "40"))
 fuzz = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
@@ -58,11 +59,11 @@ KINDS = [
     "F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F6_E2M3", "F4", "C64", "I64", "I32", "I16",
     "I8", "U64", "U32", "U16", "U8", "BOOL", "X", "",
 ]  # fmt: skip
-"""Kinds of numbers that safetensors knows, and others."""
+"""Types of numbers in safetensors files, and types that do not exist."""
 
 
-def spoil(data: some.DataObject, table: dict[str, Any]) -> None:
-    """Put anything at all in one place of a nested table."""
+def corrupt(data: some.DataObject, table: dict[str, Any]) -> None:
+    """Replace a random entry of a nested table by arbitrary JSON."""
     while True:
         key = data.draw(some.sampled_from(sorted(table)))
         if not isinstance(table[key], dict) or not table[key] or data.draw(some.booleans()):
@@ -75,16 +76,16 @@ def spoil(data: some.DataObject, table: dict[str, Any]) -> None:
 
 
 @cache
-def content(made: Callable[[], Archive]) -> bytes:
-    """What is in the file of an archive."""
+def content(make: Callable[[], Archive]) -> bytes:
+    """Content of an archive's file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.safetensors"
-        made().save(file)
+        make().save(file)
         return file.read_bytes()
 
 
 def sliders() -> Archive:
-    """Elites that are evaluated in a moment."""
+    """An archive whose elites are evaluated quickly."""
     network, draws = Network((2, 2, 1)), np.random.default_rng(0)
     elites = {
         "index": np.array([0, 2], np.int32),
@@ -102,15 +103,15 @@ def sliders() -> Archive:
             "control_range": [[-1, 1]], "control_dt": 0.004,
         },
         "network": {**network.describe(), "observation_clip": CLIP}, "kind": "grid", "algorithm": "ppga",
-        "judge": "mean", "seed": 0, "iteration": 3, "shape": [4], "ranges": [[-1, 1]],
+        "seed": 0, "iteration": 3, "shape": [4], "ranges": [[-1, 1]],
         "measure_names": ["place"], "qd_offset": 0.0,
     }  # fmt: skip
     return Archive(description, elites)
 
 
-def other_bytes(data: some.DataObject, whole: bytes) -> bytes:
-    """A file with some bytes changed, lost or put in."""
-    changed = bytearray(whole)
+def other_bytes(data: some.DataObject, original: bytes) -> bytes:
+    """A file with some bytes changed, removed or inserted."""
+    changed = bytearray(original)
     for _ in range(data.draw(some.integers(1, 6))):
         at = data.draw(some.integers(0, len(changed) - 1))
         kind = data.draw(some.sampled_from(["flip", "cut", "insert", "repeat"]))
@@ -126,18 +127,18 @@ def other_bytes(data: some.DataObject, whole: bytes) -> bytes:
     return bytes(changed)
 
 
-def other_description(data: some.DataObject, whole: bytes) -> bytes:
-    """An archive that says anything of itself."""
-    header, rest = split(whole)
+def other_description(data: some.DataObject, original: bytes) -> bytes:
+    """An archive whose description has an arbitrary entry."""
+    header, rest = split(original)
     description = json.loads(header["__metadata__"]["ppga"])
-    spoil(data, description)
+    corrupt(data, description)
     header["__metadata__"]["ppga"] = json.dumps(description)
     return joined(header, rest)
 
 
-def other_header(data: some.DataObject, whole: bytes) -> bytes:
-    """Among it sizes beyond all memory, names with paths in them, kinds of numbers that are none."""
-    header, rest = split(whole)
+def other_header(data: some.DataObject, original: bytes) -> bytes:
+    """An archive whose header has huge sizes, names with paths, unknown types or arbitrary JSON."""
+    header, rest = split(original)
     name = data.draw(some.sampled_from([key for key in header if key != "__metadata__"]))
     kind = data.draw(some.sampled_from(["dtype", "shape", "data_offsets", "name", "anything"]))
     if kind == "name":
@@ -147,15 +148,15 @@ def other_header(data: some.DataObject, whole: bytes) -> bytes:
     elif kind == "dtype":
         header[name]["dtype"] = data.draw(some.sampled_from(KINDS))
     elif kind == "anything":
-        spoil(data, header)
+        corrupt(data, header)
     else:
         header[name][kind] = data.draw(some.lists(some.integers(-5, 2**63), max_size=4))
     return joined(header, rest)
 
 
-def other_numbers(data: some.DataObject, whole: bytes) -> bytes:
-    """An archive with any numbers, of any kind that takes as many bytes."""
-    header, rest = split(whole)
+def other_numbers(data: some.DataObject, original: bytes) -> bytes:
+    """An archive with arbitrary numbers, possibly of another type of the same size."""
+    header, rest = split(original)
     arrays, name = (
         bytearray(rest),
         data.draw(some.sampled_from([key for key in header if key != "__metadata__"])),
@@ -169,16 +170,15 @@ def other_numbers(data: some.DataObject, whole: bytes) -> bytes:
     return joined(header, bytes(arrays))
 
 
-def other_words(data: some.DataObject, whole: bytes) -> bytes:
-    """An archive that says of itself what may well be so."""
+def other_values(data: some.DataObject, original: bytes) -> bytes:
+    """An archive whose description has another value of the correct type."""
     numbers, words = some.floats(allow_nan=False, allow_infinity=False, width=32), some.text(max_size=20)
-    header, rest = split(whole)
+    header, rest = split(original)
     description = json.loads(header["__metadata__"]["ppga"])
     part, key, values = data.draw(
         some.sampled_from(
             [
                 (description, "algorithm", words),
-                (description, "judge", some.sampled_from(["mean", "sample"]) | JSON),
                 (description, "kind", words),
                 (description, "qd_offset", numbers),
                 (description, "shape", some.integers(3, MOST_CELLS).map(lambda size: [size])),
@@ -202,18 +202,18 @@ def other_words(data: some.DataObject, whole: bytes) -> bytes:
     return joined(header, rest)
 
 
-SPOILT = [other_words, other_numbers, other_words, other_bytes, other_description, other_header]
-"""Ways to change an archive, those that it mostly survives more than once."""
+CORRUPTIONS = [other_values, other_numbers, other_values, other_bytes, other_description, other_header]
+"""Ways to change an archive; those after which it mostly loads are listed more than once."""
 
 
-def split(whole: bytes) -> tuple[dict[str, Any], bytes]:
-    """Header and data of a file."""
-    size = int.from_bytes(whole[:8], "little")
-    return json.loads(whole[8 : 8 + size]), whole[8 + size :]
+def split(original: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and data of a safetensors file."""
+    size = int.from_bytes(original[:8], "little")
+    return json.loads(original[8 : 8 + size]), original[8 + size :]
 
 
 def read(data: bytes) -> Archive | None:
-    """The archive in a file with such content, whole and mapped; None if both are refused in plain words."""
+    """The archive in a file with this content, loaded and mapped; None if both raise an InputError."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "archive.safetensors"
         file.write_bytes(data)
@@ -223,21 +223,21 @@ def read(data: bytes) -> Archive | None:
                 found.append(load_archive(file, mapped=mapped))
             except InputError:
                 found.append(None)
-        whole, mapped_one = found
-        assert (whole is None) == (mapped_one is None)
-        if whole is None or mapped_one is None:
+        original, mapped_archive = found
+        assert (original is None) == (mapped_archive is None)
+        if original is None or mapped_archive is None:
             return None
-        same(whole, mapped_one)
+        same(original, mapped_archive)
         for name, values in safetensors.numpy.load_file(file).items():
             if name.startswith("elites/"):
-                np.testing.assert_array_equal(values, whole.elites[name.removeprefix("elites/")])
-        for one in (whole, mapped_one):
-            usable(one)
-        return whole
+                np.testing.assert_array_equal(values, original.elites[name.removeprefix("elites/")])
+        for each in (original, mapped_archive):
+            usable(each)
+        return original
 
 
 def same(one: Archive, other: Archive) -> None:
-    """Bit by bit."""
+    """Compare two archives bit by bit."""
     assert json.dumps(one.description) == json.dumps(other.description)
     assert {*one.elites} == {*other.elites}
     for name, values in one.elites.items():
@@ -246,78 +246,78 @@ def same(one: Archive, other: Archive) -> None:
 
 
 def usable(found: Archive) -> None:
-    """Nothing that one does with an archive fails in a way of its own."""
+    """Use an archive in all ways; none may fail."""
     assert math.isfinite(found.qd_score)
     assert 0 <= found.coverage <= 1
     index, objective = found.elites["index"], found.elites["objective"]
-    maps.text(found.shape, index, objective)
+    heatmaps.text(found.shape, index, objective)
     plots.compare_cells(found, found)
     cells_of(found)
     if len(found):
         found.nearest([0.0] * len(found.ranges))
         found.elite(found.best())
         assert (found.cells_of(found.elites["measures"]) < found.cells).all()
-        maps.picture(found.shape, index, objective)
+        heatmaps.picture(found.shape, index, objective)
         for cell in index.tolist():
-            maps.place(found, cell)
+            heatmaps.place(found, cell)
 
 
 @fuzz
 @given(some.data())
-def test_a_damaged_archive_is_refused_or_whole(data: some.DataObject) -> None:
+def test_a_damaged_archive_is_rejected_or_usable(data: some.DataObject) -> None:
     read(other_bytes(data, content(archive)))
 
 
 @fuzz
 @given(some.binary(max_size=400))
-def test_what_never_was_an_archive_is_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_an_archive(data: bytes) -> None:
     assert read(data) is None
 
 
 @fuzz
 @given(some.data())
-def test_a_description_that_says_anything_is_refused_or_whole(data: some.DataObject) -> None:
+def test_an_archive_with_an_arbitrary_description_is_rejected_or_usable(data: some.DataObject) -> None:
     read(other_description(data, content(archive)))
 
 
 @fuzz
 @given(some.data())
-def test_a_header_that_says_anything_is_refused_or_whole(data: some.DataObject) -> None:
+def test_an_archive_with_an_arbitrary_header_is_rejected_or_usable(data: some.DataObject) -> None:
     read(other_header(data, content(archive)))
 
 
 @fuzz
 @given(some.data())
-def test_an_archive_of_any_numbers_is_refused_or_whole(data: some.DataObject) -> None:
+def test_an_archive_of_arbitrary_numbers_is_rejected_or_usable(data: some.DataObject) -> None:
     read(other_numbers(data, content(archive)))
 
 
-def test_absurd_sizes_take_no_memory() -> None:
-    whole = content(archive)
-    header, rest = split(whole)
+def test_huge_sizes_take_no_memory() -> None:
+    original = content(archive)
+    header, rest = split(original)
     for shape in ([2**40], [2**31, 2**31], [0, 2**62], [2**62, 0]):
         changed = json.loads(json.dumps(header))
         changed["elites/solution"]["shape"] = shape
         assert read(joined(changed, rest)) is None
-    assert read((2**62).to_bytes(8, "little") + whole[8:]) is None
+    assert read((2**62).to_bytes(8, "little") + original[8:]) is None
 
 
 @pytest.fixture
 def slider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the task known."""
+    """Register the task."""
     monkeypatch.setitem(TASKS, "slider", Slider)
 
 
 @pytest.mark.usefixtures("slider")
 @slow
 @given(some.data())
-def test_whatever_loads_can_be_evaluated_compared_and_viewed(data: some.DataObject) -> None:
-    """By the commands, which end with a result or in one line; and by what is behind the page."""
-    spoilt = data.draw(some.sampled_from(SPOILT))
+def test_any_archive_is_rejected_or_evaluated_compared_and_viewed(data: some.DataObject) -> None:
+    """By commands, which end with a result or one line, and by the functions behind the viewer's page."""
+    corrupted = data.draw(some.sampled_from(CORRUPTIONS))
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that a font does not have
+        warnings.simplefilter("ignore")  # about characters that a font does not have
         file, out = Path(name) / "archive.safetensors", Path(name) / "out"
-        file.write_bytes(spoilt(data, content(sliders)))
+        file.write_bytes(corrupted(data, content(sliders)))
         for words in (
             ("compare", str(file), str(file), "--output", f"{out}.png"),
             ("evaluate", str(file), "--episodes", "1", "--output", str(out)),
@@ -334,7 +334,7 @@ def test_whatever_loads_can_be_evaluated_compared_and_viewed(data: some.DataObje
         except InputError:
             pass
         finally:
-            json.dumps([viewer.about(), viewer.cells("archived"), viewer.news()], allow_nan=False)
+            json.dumps([viewer.about(), viewer.cells("archived"), viewer.status()], allow_nan=False)
             viewer.close()
 
 
@@ -345,7 +345,7 @@ def test_whatever_loads_can_be_evaluated_compared_and_viewed(data: some.DataObje
         ("index", -1, "cells"),
     ],
 )  # fmt: skip
-def test_values_that_no_elite_has_are_refused(name: str, value: float, message: str, tmp_path: Path) -> None:
+def test_invalid_values_of_elites_are_rejected(name: str, value: float, message: str, tmp_path: Path) -> None:
     made = archive()
     changed = {key: np.array(values) for key, values in made.elites.items()}
     changed[name].ravel()[0] = value
@@ -359,8 +359,8 @@ def test_values_that_no_elite_has_are_refused(name: str, value: float, message: 
 
 @fuzz
 @given(some.data())
-def test_a_damaged_checkpoint_is_left_out(data: some.DataObject) -> None:
-    """Any change of either of its files; the one before it is used, as it was."""
+def test_a_damaged_checkpoint_is_skipped(data: some.DataObject) -> None:
+    """After any change of either of its files, the previous checkpoint is used."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in (1, 2):
@@ -374,32 +374,32 @@ def test_a_damaged_checkpoint_is_left_out(data: some.DataObject) -> None:
         else:
             del bytes_[at:]
         file.write_bytes(bytes(bytes_))
-        said: list[str] = []
-        found = checkpoints.newest(folder, said.append)
+        messages: list[str] = []
+        found = checkpoints.newest(folder, messages.append)
         assert found is not None
-        if found.iteration == 2:  # the change did not matter: white space, say
-            assert said == []
+        if found.iteration == 2:  # the change was harmless, for example in white space
+            assert messages == []
         else:
-            assert len(said) == 1
+            assert len(messages) == 1
         np.testing.assert_array_equal(found.arrays["theta"], np.full(5, found.iteration, np.float32))
 
 
-SMALL = PPGAConfig(
-    search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
-    archive=ppga.ArchiveConfig(shape=(10, 10), cells=20),
-    keeping=ppga.KeepingConfig(checkpoint_seconds=0, tensorboard=False),
+GRID = ppga.SoftArchiveConfig(shape=(10, 10), cells=20)
+LOG = ppga.LoggingConfig(checkpoint_seconds=0, tensorboard=False)
+SMALL = ppga.PPGAConfig(
+    branches=8, walk_updates=1, strategy=StrategyConfig(sigma0=5.0), archive=GRID, log=LOG
 )
-SYSTEMS = {
+SYSTEMS: dict[str, ppga.AlgorithmConfig] = {
     "xnes": SMALL,
-    "cma-es": replace(SMALL, search=replace(SMALL.search, strategy="cma-es")),
-    "sep-cma-mae": replace(SMALL, algorithm="sep-cma-mae"),
-    "cvt": replace(SMALL, archive=replace(SMALL.archive, kind="cvt")),
+    "cma-es": SMALL.replace(**{"strategy.kind": "cma-es"}),
+    "sep-cma-mae": SepCMAMAEConfig(batch_size=8, sigma0=5.0, archive=GRID, log=LOG),
+    "cvt": SMALL.replace(**{"archive.kind": "cvt"}),
 }
 
 
 @cache
-def trained(system: str) -> tuple[PPGAConfig, dict[str, bytes]]:
-    """Settings, and the checkpoints of a run of two iterations."""
+def trained(system: str) -> tuple[ppga.AlgorithmConfig, dict[str, bytes]]:
+    """Settings and checkpoint files of a run of two iterations."""
     config = SYSTEMS[system]
     with tempfile.TemporaryDirectory() as name:
         ppga.train("sphere", config, budget=ppga.Budget(iterations=2), output=Path(name) / "run")
@@ -407,9 +407,9 @@ def trained(system: str) -> tuple[PPGAConfig, dict[str, bytes]]:
         return config, {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def other_array(data: some.DataObject, whole: bytes) -> bytes:
-    """A file with an array of another shape, of another kind, under another name, or with any numbers."""
-    arrays = {name: np.array(values) for name, values in safetensors.numpy.load(whole).items()}
+def other_array(data: some.DataObject, original: bytes) -> bytes:
+    """A file with an array of another shape, type or name, or with arbitrary numbers."""
+    arrays = {name: np.array(values) for name, values in safetensors.numpy.load(original).items()}
     name = data.draw(some.sampled_from(sorted(arrays)))
     values = arrays[name]
     kind = data.draw(some.sampled_from(["lose", "rename", "shape", "dtype", "numbers", "rows"]))
@@ -433,7 +433,7 @@ def other_array(data: some.DataObject, whole: bytes) -> bytes:
     elif values.size:
         number = data.draw(some.floats() | some.integers(-(2**31), 2**31))
         values.ravel()[data.draw(some.integers(0, values.size - 1))] = np.array(number).astype(values.dtype)
-    header, _ = split(whole)
+    header, _ = split(original)
     return safetensors.numpy.save(
         {name: np.ascontiguousarray(values) for name, values in arrays.items()}, header["__metadata__"]
     )
@@ -441,24 +441,24 @@ def other_array(data: some.DataObject, whole: bytes) -> bytes:
 
 @fuzz
 @given(some.data())
-def test_a_checkpoint_of_anything_is_used_as_it_is_or_left_out(data: some.DataObject) -> None:
-    """With the right checksum, so that every change reaches what loads it."""
+def test_an_arbitrary_checkpoint_is_restored_exactly_or_skipped(data: some.DataObject) -> None:
+    """The checksum is correct, so that the change reaches the code that loads it."""
     config, files = trained(data.draw(some.sampled_from(sorted(SYSTEMS))))
-    spoilt = data.draw(some.sampled_from([other_bytes, other_description, other_header, other_array]))
+    corrupted = data.draw(some.sampled_from([other_bytes, other_description, other_header, other_array]))
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numbers are cast to kinds that do not have them
+        warnings.simplefilter("ignore")  # about casts of numbers that a type does not have
         folder = Path(name)
         for file, before in files.items():
             (folder / file).write_bytes(before)
-        changed = spoilt(data, files["000002.safetensors"])
+        changed = corrupted(data, files["000002.safetensors"])
         (folder / "000002.safetensors").write_bytes(changed)
-        told = json.loads(files["000002.json"]) | {"sha256": hashlib.sha256(changed).hexdigest()}
-        (folder / "000002.json").write_text(json.dumps(told))
-        said: list[str] = []
-        algorithm = loop.make_algorithm("sphere", config)
-        found = checkpoints.newest(folder, said.append, lambda one: loop._load(algorithm, one))
+        description = json.loads(files["000002.json"]) | {"sha256": hashlib.sha256(changed).hexdigest()}
+        (folder / "000002.json").write_text(json.dumps(description))
+        messages: list[str] = []
+        algorithm = make_algorithm("sphere", config)
+        found = checkpoints.newest(folder, messages.append, lambda each: trainer._restore(algorithm, each))
         assert found is not None
-        assert len(said) == (found.iteration != 2)
+        assert len(messages) == (found.iteration != 2)
         assert algorithm.iteration == found.iteration
         after = algorithm.state()
         assert {*after} == {*found.arrays}
@@ -472,20 +472,17 @@ def test_a_checkpoint_of_anything_is_used_as_it_is_or_left_out(data: some.DataOb
 # Settings.
 
 
-def leaves(kind: Any, where: str = "") -> list[tuple[str, Any]]:
-    """Dotted names of all settings, with their kinds."""
-    hints = typing.get_type_hints(kind)
-    found = []
-    for item in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(hints[item.name]):
-            found += leaves(hints[item.name], f"{where}{item.name}.")
-        else:
-            found.append((f"{where}{item.name}", hints[item.name]))
-    return found
+def with_all_sections(config: ppga.AlgorithmConfig) -> ppga.AlgorithmConfig:
+    """The config with default settings in its absent sections."""
+    for name, kind in setting_types(type(config)):
+        section, _ = without_none(kind)
+        if dataclasses.is_dataclass(section) and getattr(config, name) is None:
+            config = config.replace(**{name: section()})  # type: ignore[operator]
+    return config
 
 
 def bad_values(kind: Any) -> list[Any]:
-    """What no setting of that kind can be."""
+    """Values that no setting of a type accepts."""
     text = str(kind)
     values: list[Any] = [{"a": 1}, [[]]]
     if kind is bool or "str" in text or "Literal" in text:
@@ -497,37 +494,49 @@ def bad_values(kind: Any) -> list[Any]:
     return [*values, -1, 1.5, True, "many"]
 
 
-@pytest.mark.parametrize(("name", "kind"), leaves(PPGAConfig))
-def test_no_setting_takes_a_bad_value(name: str, kind: Any) -> None:
-    section, _, last = name.rpartition(".")
-    learner = section if section in ("ppo", "td3", "sac") else None
-    users = [one for one, made in ALGORITHMS.items() if learner is None or learner in made.sections]
-    for value in bad_values(kind):
-        config, _ = ppga.preset("smoke", "hopper", users[0])
-        table = to_json(config)
-        place = table
-        for part in name.split(".")[:-1]:
-            place = place[part]
-        place[last] = value
-        with pytest.raises(InputError, match=last):
-            from_json(PPGAConfig, table).check(1)
+def error_with(config: ppga.AlgorithmConfig, name: str, value: Any) -> str:
+    """The error of a config file with another value of a setting; empty if there is none."""
+    content = to_json(config)
+    *sections, last = name.split(".")
+    section = content
+    for part in sections:
+        section = section[part]
+    section[last] = value
+    try:
+        from_json(type(config), content).check(1)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_setting_accepts_a_bad_value(algorithm: str) -> None:
+    """The error names the setting."""
+    config = with_all_sections(ppga.preset("smoke", "hopper", algorithm)[0])
+    kinds = dict(setting_types(type(config)))
+    settings = [name for name, kind in kinds.items() if not dataclasses.is_dataclass(without_none(kind)[0])]
+    assert {"seed", "archive.kind", "simulation.threads"} <= {*settings}
+    for name in settings:
+        for value in bad_values(kinds[name]):
+            message = error_with(config, name, value)
+            assert name.rpartition(".")[2] in message, f"{name} = {value!r}: {message or 'no error'}"
 
 
 @fuzz
 @given(some.data())
-def test_a_config_file_that_says_anything_is_refused_or_whole(data: some.DataObject) -> None:
+def test_an_arbitrary_config_file_is_rejected_or_usable(data: some.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name) / "run")
         config, budget = ppga.preset("smoke", "hopper")
         folder.create("hopper", config, budget, {"task": {}})
         table = json.loads(folder.config.read_text())
-        spoil(data, table)
+        corrupt(data, table)
         folder.config.write_text(json.dumps(table))
         try:
             _, read_config, _ = folder.read()
             read_config.check(1)
             folder.check_problem({"task": {}})
-            folder.strange_to()
+            folder.machine_differences()
             folder.change_budget(budget)
         except InputError:
             pass
@@ -535,7 +544,7 @@ def test_a_config_file_that_says_anything_is_refused_or_whole(data: some.DataObj
 
 @cache
 def lines() -> list[dict[str, Any]]:
-    """The metrics of a short run."""
+    """Metrics of a short run."""
     with tempfile.TemporaryDirectory() as name:
         config, _ = trained("xnes")
         ppga.train("sphere", config, budget=ppga.Budget(iterations=2), output=Path(name) / "run")
@@ -544,23 +553,23 @@ def lines() -> list[dict[str, Any]]:
 
 @fuzz
 @given(some.data())
-def test_metrics_that_say_anything_are_refused_or_whole(data: some.DataObject) -> None:
+def test_arbitrary_metrics_are_rejected_or_usable(data: some.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sums of numbers near the largest
         folder = RunFolder(Path(name) / "run")
         config, budget = ppga.preset("smoke", "sphere")
         folder.create("sphere", config, budget, {"task": {}})
         changed = [json.loads(json.dumps(line)) for line in lines()]
-        spoil(data, data.draw(some.sampled_from(changed)))
+        corrupt(data, data.draw(some.sampled_from(changed)))
         folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in changed))
         try:
             report.summary([read_run(folder.path)])
-            json.dumps(Source(folder.path).path_of_search(), allow_nan=False)
+            json.dumps(Source(folder.path).trajectory(), allow_nan=False)
         except InputError:
             pass
 
 
-# What the page may be asked.
+# Requests of the viewer's page.
 
 
 @pytest.fixture(scope="module")
@@ -572,15 +581,15 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Viewer:
 
 @fuzz
 @given(
-    what=some.sampled_from(["play", "pin", "leave", "set_clock"]),
-    question=some.dictionaries(
+    action=some.sampled_from(["play", "pin", "remove", "set_clock"]),
+    request=some.dictionaries(
         some.sampled_from(["slot", "cell", "start", "which", "speed", "time", "playing", "follow", "other"]),
         JSON,
     ),
 )
-def test_odd_questions_get_plain_answers(viewer: Viewer, what: str, question: dict[str, Any]) -> None:
+def test_arbitrary_requests_get_plain_answers(viewer: Viewer, action: str, request: dict[str, Any]) -> None:
     try:
-        answer = getattr(viewer, what)(question)
+        answer = getattr(viewer, action)(request)
     except InputError:
         return
     json.dumps(answer)

@@ -1,4 +1,4 @@
-"""What this process may use of the machine."""
+"""Cores that this process may use, and warnings about machines that differ."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ VISIBLE = "from ppga.machine import describe; d = describe(); print(d['usable_co
 
 
 def quota(group: Path, value: str) -> None:
-    """A quota in the manner of version 2, or with a word per file in that of version 1."""
+    """Write a CPU quota as in version 2 of control groups, or in two files as in version 1."""
     group.mkdir(parents=True, exist_ok=True)
     names = ["cpu.max"] if "cpu" not in group.parts else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
     for name, words in zip(names, [value] if len(names) == 1 else value.split(), strict=True):
@@ -25,20 +25,20 @@ def quota(group: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "quotas", "found"),
+    ("own", "quotas", "expected"),
     [
         ("0::/job/step\n", {"job/step": "max 100000", "job": "150000 100000", "": "400000 100000"}, [2, 4]),
         ("0::/job\n", {"job": "50000 100000"}, [1]),
         ("0::/job\n", {"job": "max 100000"}, []),
-        ("0::/seen/from/outside\n", {"": "300000 100000"}, [3]),
+        ("0::/path/outside\n", {"": "300000 100000"}, [3]),
         ("9:memory:/job\n4:cpu,cpuacct:/job\n0::/\n", {"cpu/job": "250000 100000", "cpu": "-1 100000"}, [3]),
-        ("4:cpu:/seen/from/outside\n", {"cpu": "100000 50000"}, [2]),
+        ("4:cpu:/path/outside\n", {"cpu": "100000 50000"}, [2]),
         ("4:memory:/job\n", {"cpu/job": "100000 100000"}, []),
         ("nonsense\n", {"": "100000 100000"}, []),
     ],
 )
-def test_cpu_quotas_of_all_groups_around_the_process_are_found(
-    own: str, quotas: dict[str, str], found: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_quotas_of_the_group_and_its_parents_count(
+    own: str, quotas: dict[str, str], expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, file = tmp_path / "groups", tmp_path / "own"
     file.write_text(own)
@@ -48,15 +48,15 @@ def test_cpu_quotas_of_all_groups_around_the_process_are_found(
     monkeypatch.setattr(machine, "GROUPS", root)
     monkeypatch.setattr(machine, "OWN_GROUPS", file)
     cores = len(os.sched_getaffinity(0))
-    assert machine.visible_cores() == min([cores, *found])
+    assert machine.visible_cores() == min([cores, *expected])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert machine.visible_cores() == min([64, *found])
-    assert machine.describe()["cores"] == 64, "XLA does not know of quotas"
+    assert machine.visible_cores() == min([64, *expected])
+    assert machine.describe()["cores"] == 64, "XLA ignores quotas"
 
 
 @pytest.fixture
 def one_core() -> Iterator[Path]:
-    """A real control group with a quota of one core, of whichever version there is."""
+    """A real control group with a quota of one core, of version 1 or 2."""
     for root in (machine.GROUPS, machine.GROUPS / "cpu"):
         group = root / f"ppga-test-{os.getpid()}"
         try:
@@ -81,14 +81,51 @@ def test_a_real_cpu_quota_limits_the_usable_cores(one_core: Path) -> None:
     assert done.stdout.split() == ["1", str(len(os.sched_getaffinity(0)))], done.stderr
 
 
-def test_a_run_resumed_under_another_quota_is_warned_of(tmp_path: Path) -> None:
+def test_a_resumed_run_reports_another_quota(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     ppga.train("sphere", budget=ppga.Budget(iterations=1), output=run.path)
-    assert run.strange_to() == []
+    assert run.machine_differences() == []
     content = read_json(run.config)
     usable = content["machine"].pop("usable_cores")
     content["machine"]["cores"] = machine.describe()["cores"]
     write_json(run.config, content | {"machine": content["machine"] | {"usable_cores": usable + 1}})
-    assert run.strange_to() == [f"usable_cores: {usable + 1} then, {usable} now"]
-    write_json(run.config, content)  # of a version that knew of no quotas
-    assert bool(run.strange_to()) == (usable != content["machine"]["cores"])
+    assert run.machine_differences() == [f"usable_cores: {usable + 1} then, {usable} now"]
+    write_json(run.config, content)  # a record without quotas
+    assert bool(run.machine_differences()) == (usable != content["machine"]["cores"])
+
+
+COMPILE = """
+import jax
+from ppga import machine
+
+machine.CACHED_SECONDS = 0.0
+machine.prepare_jax()
+jax.jit(lambda x: jax.numpy.sin(x) @ x)(jax.numpy.eye(40))
+"""
+
+
+def test_compiled_programs_are_stored_for_later_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+
+    def run(**variables: str) -> None:
+        subprocess.run([sys.executable, "-c", COMPILE], check=True, env=os.environ | variables)
+
+    folder = tmp_path / "cache" / "ppga" / "compiled"
+    run(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    stored = {file.name: file.stat().st_mtime_ns for file in folder.glob("*-cache")}
+    assert stored
+    run(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert {file.name: file.stat().st_mtime_ns for file in folder.glob("*-cache")} == stored, "found again"
+    run(XDG_CACHE_HOME=str(tmp_path / "off"), JAX_ENABLE_COMPILATION_CACHE="false")
+    assert not list((tmp_path / "off" / "ppga" / "compiled").glob("*-cache"))
+
+
+def test_a_cache_folder_that_cannot_be_made_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert machine.cache_folder() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert machine.cache_folder() == tmp_path / "ppga" / "compiled"

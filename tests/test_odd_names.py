@@ -21,30 +21,27 @@ import ppga
 from ppga import Budget, InputError, Outcome
 from ppga.adaptation import Adaptation, Recovery
 from ppga.adaptation import draw as draw_recovery
-from ppga.algorithms.sphere import Sphere
-from ppga.analysis import film, gaits, plots, report
-from ppga.analysis.proxies import Together
+from ppga.analysis import frames, gaits, plots, report
+from ppga.analysis.proxies import ProxyReport
 from ppga.analysis.runs import read_run
-from ppga.archives import Archive, maps
-from ppga.cli.archives import _trials
+from ppga.archives import Archive, heatmaps
+from ppga.cli.adapt import _trials
 from ppga.cli.common import console
+from ppga.cli.summary import show_outcome
+from ppga.problems import Sphere
 from ppga.rendering import Renderer
 from ppga.runs.display import Display, Lines, Picture
-from ppga.study import _table, plan
+from ppga.studies import plan_study
+from ppga.studies.ray import progress_table
 from ppga.tasks import TASKS
-from ppga.training import show
-from slider import Slider
 
-from conftest import command
+from helpers.commands import command
+from helpers.runs import SPHERE
+from helpers.slider import Slider
 
 ODD = ("steps [/s] $ x_{ $", "[bold] :smile: $ \\frac{ $", "a $ b", "x_{$")
 """The first two raise an error where they are read as markup or as a formula, or disappear in part."""
-CONFIG = replace(
-    ppga.preset("smoke", "sphere")[0],
-    search=ppga.SearchConfig(branches=8, sigma0=5.0, walk_updates=1),
-    keeping=ppga.KeepingConfig(tensorboard=False, snapshot_iterations=1),
-    label=ODD[0],
-)
+CONFIG = replace(SPHERE, label=ODD[0])
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,19 @@ class OddSlider(Slider):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """Of a run that draws its archive, with a name that it could not draw as a formula."""
+    """Outcome of a run with odd names, which has drawn its archive."""
     run = tmp_path_factory.mktemp("odd") / "run [/s] :smile:"
-    said = io.StringIO()
-    problem, display = OddSphere(CONFIG.search), Lines(Console(file=said, width=200))
+    output = io.StringIO()
+    problem, display = OddSphere(), Lines(Console(file=output, width=200))
     outcome = ppga.train(problem, CONFIG, budget=Budget(iterations=3), output=run, display=display)
     assert (run / "heatmap.png").exists()
-    assert f"ppga on {ODD[1]}" in said.getvalue()
-    assert "warning" not in said.getvalue()
+    assert f"ppga on {ODD[1]}" in output.getvalue()
+    assert "warning" not in output.getvalue()
     return outcome
 
 
 def with_names(archive: Archive, names: tuple[str, ...]) -> Archive:
-    """The same elites in an archive of as many measures."""
+    """The same elites in an archive with measures of these names."""
     k = len(names)
     changes = {"measure_names": list(names), "shape": [20, 20, 1, 1][:k], "ranges": [[-60.0, 60.0]] * k}
     elites = dict(archive.elites) | {"measures": np.zeros((len(archive), k), np.float32)}
@@ -88,32 +85,32 @@ def recovery() -> Recovery:
 
 
 FIGURES: dict[str, Callable[[Archive, Path], Axes]] = {
-    "heatmap": lambda archive, _: maps.heatmap(archive),
-    "nested": lambda archive, _: maps.heatmap(with_names(archive, ODD)),
+    "heatmap": lambda archive, _: heatmaps.heatmap(archive),
+    "nested": lambda archive, _: heatmaps.heatmap(with_names(archive, ODD)),
     "parallel": lambda archive, _: plots.parallel_axes(archive),
     "difference": lambda archive, _: plots.difference(archive, archive),
     "ccdf": lambda archive, _: plots.ccdf({name: [archive] for name in ODD[:2]}),
     "curve": lambda _, run: plots.curve({name: [read_run(run)] for name in ODD[:2]}, "best"),
-    "search path": lambda _, run: plots.search_path(read_run(run)),
-    "xnes": lambda _, run: plots.xnes(read_run(run)),
+    "trajectory": lambda _, run: plots.trajectory(read_run(run)),
+    "strategy": lambda _, run: plots.strategy(read_run(run)),
     "recovery": lambda *_: draw_recovery(recovery(), ", ".join(ODD[:2])),
-    "proxies": lambda *_: Together(ODD[:2], *[np.ones((3, 2))] * 2, *[np.ones(2)] * 2).plot(),
+    "proxies": lambda *_: ProxyReport(ODD[:2], *[np.ones((3, 2))] * 2, *[np.ones(2)] * 2).plot(),
 }
 
 
-def shown(axes: Axes) -> str:
+def text_of(axes: Axes) -> str:
     """The text in a figure."""
-    drawn = io.BytesIO()
+    image = io.BytesIO()
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        plots.save(axes, drawn, "svg")
-    text = html.unescape(re.sub(r"<[^>]*>", " ", drawn.getvalue().decode()))
+        plots.save(axes, image, "svg")
+    text = html.unescape(re.sub(r"<[^>]*>", " ", image.getvalue().decode()))
     return re.sub(r"\s+", " ", text)
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_figure_shows_every_name(figure: str, outcome: Outcome) -> None:
     assert outcome.folder is not None
-    text = shown(FIGURES[figure](outcome.archive, outcome.folder))
+    text = text_of(FIGURES[figure](outcome.archive, outcome.folder))
     for name in ODD if figure == "nested" else ODD[:2]:
         assert name in text
 
@@ -131,7 +128,7 @@ def test_pictures_of_robots_show_every_name(monkeypatch: pytest.MonkeyPatch) -> 
     config, _ = ppga.preset("smoke", "slider", "map-elites")
     archive = ppga.train(OddSlider(episode_length=20), config, budget=Budget(iterations=1)).archive
     cells = {ODD[1]: archive.best()}
-    text = shown(gaits.diagram(archive, cells))
+    text = text_of(gaits.diagram(archive, cells))
     assert ODD[0] in text
     assert ODD[1] in text
     assert ODD[1] in gaits.text(OddSlider(), archive, cells)
@@ -139,14 +136,14 @@ def test_pictures_of_robots_show_every_name(monkeypatch: pytest.MonkeyPatch) -> 
         Renderer(OddSlider().model, 64, 48).close()
     except InputError:
         return  # this machine cannot draw robots
-    assert ODD[1] in shown(film.strips(archive, cells))
+    assert ODD[1] in text_of(frames.strips(archive, cells))
 
 
 @pytest.mark.parametrize("live", [False, True])
 def test_displays_show_every_name(live: bool) -> None:
     output = io.StringIO()
-    on = Console(file=output, force_terminal=live, width=200)
-    display: Display = Picture(on) if live else Lines(on)
+    terminal = Console(file=output, force_terminal=live, width=200)
+    display: Display = Picture(terminal) if live else Lines(terminal)
     display.begin(" ".join(ODD), 0.0)
     display.say(f"says {' '.join(ODD)}")
     display.end()
@@ -172,7 +169,7 @@ def test_the_console_of_all_commands_shows_every_name() -> None:
 def test_the_end_of_a_run_shows_every_name(outcome: Outcome) -> None:
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        show(console, outcome)
+        show_outcome(console, outcome)
     text = output.getvalue()
     assert f"({ODD[0]}, {ODD[1]})" in text
     assert text.count("run [/s] :smile:") >= 5
@@ -189,7 +186,7 @@ def test_commands_show_every_name(outcome: Outcome, tmp_path: Path, monkeypatch:
         ("train", "sphere", "--dry-run", "--label", odd): odd,
         ("train", "sphere", "--iterations", "1", "--output", f"run {odd}"): f"run {odd}/heatmap.png",
         ("study", "--tasks", "sphere", "--dry-run", "--output", f"study {odd}"): f"study {odd}/sphere",
-        ("reproduce", "ablations", "--dry-run", "--output", f"made {odd}"): f"made {odd}/laptop",
+        ("reproduce", "ablations", "--dry-run", "--output", f"paper {odd}"): f"paper {odd}/laptop",
     }.items():
         done = command(*words, folder=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -204,12 +201,12 @@ def test_commands_show_every_name(outcome: Outcome, tmp_path: Path, monkeypatch:
 def test_a_study_shows_every_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its runs fails: PGA-ME needs environments, and the sphere has none."""
     algorithm = "map-elites:label=[/s]"
-    planned = plan(["sphere"], [algorithm], 1, Budget(iterations=1), "smoke", 0, tmp_path)
+    study = plan_study(["sphere"], [algorithm], 1, Budget(iterations=1), "smoke", 0, tmp_path)
     output = io.StringIO()
     monkeypatch.setenv("COLUMNS", "120")
     with contextlib.redirect_stdout(output):
-        for on in (console, Console()):
-            on.print(_table(dict.fromkeys(planned.runs(), "failed [/s]")))
+        for printer in (console, Console()):
+            printer.print(progress_table(dict.fromkeys(study.runs(), "failed [/s]")))
     assert output.getvalue().count(f"sphere {algorithm} 0") == 2
     assert output.getvalue().count("failed [/s]") == 2
     folder = tmp_path / "study [/s]"

@@ -1,4 +1,4 @@
-"""Drawing without a window where EGL is missing: by OSMesa."""
+"""Rendering without a window where EGL is missing: by OSMesa."""
 
 import ctypes.util
 import os
@@ -17,7 +17,7 @@ model = mujoco.MjModel.from_xml_string(
     "<mujoco><worldbody><light pos='0 -3 1' dir='0 1 0'/>"
     "<body><freejoint/><geom size='1' rgba='1 0 0 1'/></body></worldbody></mujoco>"
 )
-for _ in range(2):  # the second one finds what the first one has tried
+for _ in range(2):  # the second one starts after the failure of EGL
     with Renderer(model, 64, 48) as renderer:
         red, green, blue = renderer.draw(model.qpos0)[24, 32]
     assert red > 100 > green == blue, (red, green, blue)
@@ -29,8 +29,8 @@ print(os.environ["PYOPENGL_PLATFORM"])
     ctypes.util.find_library("OSMesa") is None, reason="no OSMesa on this machine (Debian: libosmesa6)"
 )
 @pytest.mark.parametrize("missing", ["library", "driver"])
-def test_robots_are_drawn_by_osmesa_where_egl_is_missing(missing: str, tmp_path: Path) -> None:
-    """EGL fails when it is imported, or when a context is made; both leave traces behind."""
+def test_osmesa_renders_where_egl_is_missing(missing: str, tmp_path: Path) -> None:
+    """EGL fails when it is imported, or when a context is created; both change global state."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "PYOPENGL_PLATFORM")
     }

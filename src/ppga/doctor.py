@@ -1,5 +1,8 @@
 """`ppga doctor`: what this machine has, whether the engines agree, and how fast they are."""
 
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ppga import machine
-from ppga.bench.harness import rates
 from ppga.physics import MujocoPhysics
 from ppga.physics.host import HostArray
 from ppga.tasks import Task, find, robot
@@ -22,7 +24,17 @@ MJX_TOLERANCE = 1e-3
 
 
 def run(name: str, environments: int, threads: int | None, console: Console) -> bool:
-    """Print the report; return whether every check held."""
+    """Print the report.
+
+    Args:
+        name: task to check and time with: its name, or FILE.py:NAME.
+        environments: number of environments that are timed at once.
+        threads: threads of the mujoco engine; all visible cores by default.
+        console: where the report is printed.
+
+    Returns:
+        Whether every check passed.
+    """
     name = find(name)
     task = robot(name, threads=threads)
     facts = machine.describe()
@@ -43,25 +55,26 @@ def run(name: str, environments: int, threads: int | None, console: Console) -> 
     agrees = True
     if facts["extras"]["mjx"]:
         for device in jax.local_devices():
-            where = f"{device.platform}:{device.id}"
-            compared = f"mjx on {where} against mujoco, {PARITY_STEPS} control steps"
-            waiting = console.status(f"checking mjx on {where} (compiling takes a while)")
+            device_name = f"{device.platform}:{device.id}"
+            compared = f"mjx on {device_name} against mujoco, {PARITY_STEPS} control steps"
+            status = console.status(f"checking mjx on {device_name} (compiling takes a while)")
             try:
-                with waiting, jax.default_device(device):
+                with status, jax.default_device(device):
                     joints, speed = play(robot(name, physics="mjx"), environments)
-            except Exception as failure:  # whatever it is, it belongs in the report
+            except Exception as failure:  # any error belongs in the report
                 checks.add_row(compared, f"FAILED: {type(failure).__name__}: {str(failure)[:300]}")
                 agrees = False
                 continue
-            there = reference[:PARITY_BODIES]
-            error = float(np.max(np.abs(joints[:PARITY_BODIES] - there) / np.maximum(1.0, np.abs(there))))
+            expected = reference[:PARITY_BODIES]
+            relative = np.abs(joints[:PARITY_BODIES] - expected) / np.maximum(1.0, np.abs(expected))
+            error = float(np.max(relative))
             agrees &= error <= MJX_TOLERANCE
             verdict = "agree" if error <= MJX_TOLERANCE else "DIFFER"
             checks.add_row(
                 compared,
                 f"{verdict}: {error:.1e} (at most {MJX_TOLERANCE:g})",
             )
-            speeds.add_row("mjx", where, f"{speed:,.0f}", _device_memory(device))
+            speeds.add_row("mjx", device_name, f"{speed:,.0f}", _device_memory(device))
     else:
         checks.add_row("mjx against mujoco", "skipped: pip install 'ppga[mjx]'")
     console.print(checks)
@@ -81,15 +94,22 @@ def play(task: Task, n: int) -> tuple[HostArray, float]:
             state = step(state, action)
         return np.concatenate([state.bodies.qpos, state.bodies.qvel], axis=1)
 
-    def work() -> int:
-        joints()
-        return n * PARITY_STEPS
+    reached = joints()  # compiles
+    return reached, n * PARITY_STEPS / median_seconds(joints)
 
-    return joints(), rates({"": work}, rounds=3)[""]
+
+def median_seconds(function: Callable[[], object], rounds: int = 3) -> float:
+    """Median duration of a function's calls."""
+    seconds = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def matches_plain_loop(task: Task, steps: int = 20) -> bool:
-    """Whether the mujoco engine gives the very bits of one MjData stepped by hand."""
+    """Whether the mujoco engine is bit-identical to one MjData that is stepped by `mj_step`."""
     physics = task.physics
     assert isinstance(physics, MujocoPhysics)
     state = task.reset(jax.random.key(0), 3)
@@ -103,15 +123,15 @@ def matches_plain_loop(task: Task, steps: int = 20) -> bool:
         data.ctrl = np.asarray(task.controls(action)[1])
         for _ in range(task.substeps):
             mujoco.mj_step(task.model, data)
-    ours, by_hand = physics.unpack(state.bodies.state["rows"]), physics.unpack(physics.pack([data]))
-    return bool((ours[1] == by_hand[0]).all())
+    engine, plain = physics.unpack(state.bodies.state["rows"]), physics.unpack(physics.pack([data]))
+    return bool((engine[1] == plain[0]).all())
 
 
 def _facts_table(facts: dict[str, Any]) -> Table:
     table = Table(title="this machine", show_header=False)
     extras = [
-        f"{extra}: {'installed' if there else f'''not installed (pip install 'ppga[{extra}]')'''}"
-        for extra, there in facts["extras"].items()
+        f"{extra}: {'installed' if present else f'''not installed (pip install 'ppga[{extra}]')'''}"
+        for extra, present in facts["extras"].items()
     ]
     versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())
     cores, usable = facts["cores"], facts["usable_cores"]

@@ -1,4 +1,4 @@
-"""What a user's mistake looks like: one plain message, never a traceback from the command line."""
+"""Errors for users: one plain message, without a traceback on the command line."""
 
 import difflib
 import importlib
@@ -8,30 +8,42 @@ from types import ModuleType
 from typing import SupportsIndex
 
 LONGEST_MESSAGE = 2000
-"""Characters of an error that are shown; what it quotes from a file may be of any length."""
+"""Characters of an error message that are shown; it may quote a file at any length."""
 
 
 class InputError(ValueError):
-    """Something given from outside cannot be used; the message says what was given and what is possible."""
+    """An input (option, argument or file) cannot be used.
+
+    The message says what was given, what is accepted, and which command or option fixes it.
+    """
 
 
 class StorageWarning(UserWarning):
-    """A file system lacks something; the message says what, and what is not guaranteed without it."""
+    """A file system lacks a feature; the message names it and what is not guaranteed without it."""
 
 
 def one_line(text: str) -> str:
-    """A text as a line for a terminal, without what could move its cursor, and not endless."""
+    """A text as one line for a terminal: without control characters, and truncated if it is very long."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_MESSAGE])
     return plain if len(text) <= LONGEST_MESSAGE else f"{plain} ..."
 
 
-def told(error: Exception) -> str:
-    """What went wrong, in a line: a mistake's own message, of anything else also what kind it is."""
+def error_text(error: Exception) -> str:
+    """Message of an error; for errors other than InputError, preceded by the type."""
     return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
-def choose(kind: str, value: str, options: Iterable[str]) -> str:
-    """Return `value` if it is one of `options`, else say which ones there are and which is nearest."""
+def check_choice(kind: str, value: str, options: Iterable[str]) -> str:
+    """Return `value` if it is one of the options.
+
+    Args:
+        kind: what the value names, for the message.
+        value: given by the user.
+        options: accepted values.
+
+    Raises:
+        InputError: it is none of them; the message lists them and suggests the nearest.
+    """
     options = list(options)
     if value in options:
         return value
@@ -40,17 +52,35 @@ def choose(kind: str, value: str, options: Iterable[str]) -> str:
     raise InputError(f"unknown {kind} {value!r}.{hint} Possible: {', '.join(options)}.")
 
 
-def at_least_one(what: str, value: object, most: int | None = None) -> int:
-    """Return `value` if it is a whole number of at least 1, and not larger than `most` if that is given."""
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and operator.index(value) >= 1:
+def check_count(name: str, value: object, most: int | None = None, least: int = 1) -> int:
+    """Return `value` as an integer if it is a whole number of at least `least`.
+
+    Args:
+        name: name of the option or argument, for the message.
+        value: given by the user.
+        most: largest accepted value; no limit by default.
+        least: smallest accepted value.
+
+    Raises:
+        InputError: it is not such a number.
+    """
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool) and operator.index(value) >= least:
         if most is None or operator.index(value) <= most:
             return operator.index(value)
-        raise InputError(f"{what} must be at most {most:,}, got {value!r}.")
-    raise InputError(f"{what} must be a whole number of at least 1, got {value!r}.")
+        raise InputError(f"{name} must be at most {most:,}, got {value!r}.")
+    raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it."""
+    """Import a module of an optional package.
+
+    Args:
+        module: dotted name.
+        extra: the extra of ppga that installs it.
+
+    Raises:
+        InputError: the package is not installed; the message has the command that installs it.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

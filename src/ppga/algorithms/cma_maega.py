@@ -1,120 +1,190 @@
-"""CMA-MAEGA (TD3, ES) (Tjanaka et al., GECCO 2022; Fontaine & Nikolaidis, 2023): gradient arborescence where
-TD3 tells how the reward changes, and an evolution strategy how the measures do.
+"""CMA-MAEGA (TD3, ES) (Tjanaka et al., GECCO 2022; Fontaine & Nikolaidis, 2023).
+
+Gradient arborescence where TD3 estimates the gradient of the reward, and OpenAI-ES those of the measures.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from ribs.emitters import GradientArborescenceEmitter
 from scipy.stats import rankdata
 
-from ppga.algorithms.base import Cost, SearchConfig
-from ppga.algorithms.emitters import WithEmitters, number_of
-from ppga.algorithms.off_policy import OffPolicy
-from ppga.algorithms.problem import Judgement, Problem
+from ppga.algorithms.base import AlgorithmConfig, check_policies
+from ppga.algorithms.emitters import EmitterAlgorithm, emitter_seed
+from ppga.algorithms.presets import (
+    CMA_MAE_ARCHIVE,
+    CMA_MAE_THRESHOLDS,
+    EVALUATIONS,
+    HALFCHEETAH_THRESHOLD,
+    LAPTOP_CRITIC_STEPS,
+    LAPTOP_TD3,
+    PAPER_CRITIC_STEPS,
+    SHORT_CONFIRMATION,
+    SMOKE_TD3,
+    Preset,
+    smoke,
+)
+from ppga.archives import SoftArchiveConfig
+from ppga.config import check_positive, common
+from ppga.errors import InputError
+from ppga.learners.td3 import TD3Config
+from ppga.problems import Cost, Evaluation, NetworkConfig, OffPolicyProblem
+from ppga.rollouts import Executor
+from ppga.search import ConfirmationConfig
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
 
-class CMAMAEGA(WithEmitters):
-    """Branch off a search policy along gradients; step to where the best branches are."""
+@dataclass(frozen=True)
+class ESConfig:
+    """OpenAI-ES, which estimates the gradients of the measures.
 
-    name = "cma-maega-td3-es"
+    Attributes:
+        samples: policies around the search policy, in mirrored pairs.
+        sigma: standard deviation of their parameters.
+    """
+
+    samples: int = common(32)
+    sigma: float = 0.02
+
+    def check(self) -> None:
+        """Raise an InputError for values that cannot work."""
+        check_policies("es.samples", self.samples, least=2)
+        if self.samples % 2:
+            raise InputError(f"--es.samples must be even (mirrored pairs), got {self.samples}.")
+        check_positive("es.sigma", self.sigma)
+
+
+@dataclass(frozen=True)
+class CMAMAEGAConfig(AlgorithmConfig):
+    """Settings of CMA-MAEGA (TD3, ES).
+
+    Attributes:
+        archive: cells of the archive, and thresholds of the soft archive.
+        branches: policies evaluated in each iteration besides the search policy and those of OpenAI-ES:
+            branches, and TD3's greedy actor.
+        sigma0: initial step size of CMA-ES over the gradient coefficients.
+        es: estimate of the measures' gradients.
+        critic_steps: gradient steps of the critics and their greedy actor in an iteration.
+        td3: the learner of the reward's gradient.
+    """
+
+    algorithm: ClassVar[str] = "cma-maega-td3-es"
+
+    confirm: ConfirmationConfig | None = field(default_factory=lambda: SHORT_CONFIRMATION)
+    archive: SoftArchiveConfig = field(default_factory=SoftArchiveConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    branches: int = common(32)
+    sigma0: float = common(1.0)
+    es: ESConfig = field(default_factory=ESConfig)
+    critic_steps: int = common(LAPTOP_CRITIC_STEPS)
+    td3: TD3Config = field(default_factory=lambda: LAPTOP_TD3)
+
+    def check(self, measures: int) -> None:
+        """Raise an InputError for settings that cannot work for a task with that many measures."""
+        super().check(measures)
+        check_policies("branches", self.branches, least=3)
+        check_positive("sigma0", self.sigma0)
+        self.td3.check_steps("critic_steps", self.critic_steps)
+
+
+class CMAMAEGA(EmitterAlgorithm):
+    """Branch off a search policy along gradients, and move it toward the best branches."""
+
     summary = "CMA-MAEGA, reward by TD3 and measures by OpenAI-ES (Tjanaka et al., GECCO 2022)"
-    sections: ClassVar[tuple[str, ...]] = ("td3",)
-    soft = True
-    anywhere = False
-    problem: OffPolicy
+    problem: OffPolicyProblem
+    config: CMAMAEGAConfig
 
     @classmethod
-    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
+    def make_problem(
+        cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
+    ) -> OffPolicyProblem:
         """TD3 learns the reward."""
-        search = config.search
-        judged = search.emitters * (2 + search.es_samples + branched(search))
+        evaluated = 1 + config.branches + config.es.samples
         weights = np.eye(1, 1 + len(task.measure_names))
-        return OffPolicy(task, search, config.td3, config.network, judged, weights, progress)
+        return OffPolicyProblem(task, config.td3, config.network, evaluated, weights, executor, progress)
 
     def cost(self) -> Cost:
-        """What an iteration takes."""
-        config = self.config
-        policies = config.emitters * (2 + config.es_samples + branched(config))
-        return self.problem.cost(policies, self.problem.td3.config.critic_steps)
+        """Cost of an iteration."""
+        policies = 1 + self.config.branches + self.config.es.samples
+        return self.problem.off_policy_cost(policies, self.config.critic_steps)
 
-    def make_emitters(self, first: NumpyArray) -> list[Any]:
-        """One for each search policy."""
+    def make_emitters(self, x0: NumpyArray) -> list[Any]:
+        """The emitter, at the initial solution (1, d)."""
         return [
             GradientArborescenceEmitter(
-                self.archives.soft,
-                x0=place,
+                self.soft,
+                x0=x0[0],
                 sigma0=self.config.sigma0,
                 lr=1.0,
                 ranker="imp",
                 grad_opt="gradient_ascent",
                 selection_rule="mu",
-                restart_rule="basic",  # as pyribs' example: only when CMA-ES has nothing left to adapt
+                restart_rule="basic",  # as in pyribs' example: only when CMA-ES has nothing left to adapt
                 normalize_grad=True,
-                batch_size=branched(self.config),
-                seed=number_of(self.seed, number),
+                batch_size=self.config.branches - 1,
+                seed=emitter_seed(self.config.seed, 0),
             )
-            for number, place in enumerate(first)
         ]
 
     def iterate(self) -> dict[str, Any]:
         """Gradients, branches, archive, adaptation and step."""
-        theta = np.concatenate([emitter.ask_dqd() for emitter in self.emitters])  # (m, d)
-        noise = mirrored(self.generator("samples"), len(theta), self.config.es_samples, theta.shape[1])
-        samples = (theta[:, None] + self.config.es_sigma * noise).astype(np.float32)
-        around = self.judge(samples, self.key("evaluate samples"))
-        with self.phase("archive"):
-            sampled = self.guide(samples, around, _rows(samples))
-        new_elites = self.keep(samples, around, self.key("confirm samples"))
+        (emitter,) = self.emitters
+        theta = emitter.ask_dqd()  # (1, d)
 
-        with self.phase("learn"):
-            self.search, learnt = self.problem.learn(self.search, self.key("learn"))
-            rewards = [
-                self.problem.gradient(self.search, 0, place, self.key(f"gradient {number}"))
-                for number, place in enumerate(theta)
-            ]
-        self.count(learnt)
-        jacobian = np.concatenate([np.stack(rewards)[:, None], self.measure_gradients(noise, around)], axis=1)
+        # Estimate the gradients of the measures by OpenAI-ES.
+        noise = mirrored_noise(self.generator("samples"), self.config.es.samples, theta.shape[1])
+        samples = (theta + self.config.es.sigma * noise).astype(np.float32)
+        around = self.evaluate(samples, "evaluate samples")
+        with self.timed("archive"):
+            sampled = self.soft.add(samples, around.objective, around.measures)
+        new_elites = self.add_elites(samples, around, "confirm samples")
+        measure_gradients = self.measure_gradients(noise, around)  # (k, d)
 
-        jacobian = np.nan_to_num(jacobian, posinf=0.0, neginf=0.0)
-        for emitter, place, gradients in zip(self.emitters, theta, jacobian, strict=True):
-            self.tell_gradients(emitter, place, gradients)
-        branches = np.stack([emitter.ask() for emitter in self.emitters])  # (m, n, d)
-        greedy = np.broadcast_to(self.problem.greedy(self.search), theta.shape)  # one is judged m times
-        everyone = np.concatenate([theta[:, None], greedy[:, None], branches], axis=1).astype(np.float32)
-        judged = self.judge(everyone, self.key("evaluate"))
-        rows = _rows(everyone)
-        with self.phase("archive"):
-            others = self.guide(everyone[:, :2], judged, rows[:, :2])
-            guidance = self.guide(everyone[:, 2:], judged, rows[:, 2:])
-        new_elites = new_elites + self.keep(everyone, judged, self.key("confirm"))
-        with self.phase("tell"):
-            self.tell(everyone[:, 2:], judged, rows[:, 2:], guidance)
+        # Estimate the gradient of the reward by TD3, and branch.
+        with self.timed("learn"):
+            self.problem_state, learned = self.problem.learn(
+                self.problem_state, self.key("learn"), self.config.critic_steps
+            )
+            gradient = self.problem.gradient(self.problem_state, 0, theta[0], self.key("gradient 0"))
+        self.count(learned)
+        jacobian = np.concatenate([gradient[None], measure_gradients])
+        self.tell_gradients(theta, np.nan_to_num(jacobian, posinf=0.0, neginf=0.0))
+        branches = emitter.ask()  # (n, d)
+
+        # Evaluate the search policy, the greedy actor and the branches, and adapt.
+        greedy = self.problem.greedy(self.problem_state)  # (1, d)
+        solutions = np.concatenate([theta, greedy, branches]).astype(np.float32)
+        scores = self.evaluate(solutions)
+        with self.timed("archive"):
+            own = self.soft.add(solutions[:2], scores.objective[:2], scores.measures[:2])
+            added = self.soft.add(solutions[2:], scores.objective[2:], scores.measures[2:])
+        new_elites += self.add_elites(solutions, scores)
+        with self.timed("tell"):
+            self.tell(solutions[2:], scores.rows(slice(2, None)), added)
         return {
-            "new_elites": int(new_elites.sum()),
-            "soft_new": int(sum(one.entered.sum() for one in (sampled, others, guidance))),
-            "search_objective": judged.objective[rows[:, 0]].tolist(),
-            "search_measures": judged.measures[rows[:, 0]].tolist(),
-            "greedy_objective": judged.objective[rows[:, 1]].tolist(),
-            "step_size": [float(emitter._opt.sigma) for emitter in self.emitters],
-            **learnt.metrics,
+            "new_elites": new_elites,
+            "soft_entries": int(sum(addition.entered.sum() for addition in (sampled, own, added))),
+            "search_objective": float(scores.objective[0]),
+            "search_measures": scores.measures[0].tolist(),
+            "greedy_objective": float(scores.objective[1]),
+            "step_size": [float(emitter._opt.sigma)],
+            **learned.metrics,
         }
 
-    def measure_gradients(self, noise: NumpyArray, seen: Judgement) -> NumpyArray:
-        """How each measure changes (m, k, d), by those around the search policies."""
-        m, n, _ = noise.shape
-        measures = seen.measures.reshape(m, n, -1)
-        ranks = rankdata(np.nan_to_num(measures, nan=0.0), axis=1)  # of equals, the mean: no direction
-        centred = (ranks - 1) / (n - 1) - 0.5
-        return np.asarray(np.einsum("mnk,mnd->mkd", centred, noise) / (n * self.config.es_sigma))
+    def measure_gradients(self, noise: NumpyArray, scores: Evaluation) -> NumpyArray:
+        """Gradients (k, d) of the measures, from the scores of policies with that noise (n, d)."""
+        n = len(noise)
+        ranks = rankdata(np.nan_to_num(scores.measures, nan=0.0), axis=0)  # equal measures give no direction
+        centered = (ranks - 1) / (n - 1) - 0.5
+        return np.asarray(np.einsum("nk,nd->kd", centered, noise) / (n * self.config.es.sigma))
 
-    def tell_gradients(self, emitter: Any, theta: NumpyArray, jacobian: NumpyArray) -> None:
-        """Tell an emitter the gradients (k+1, d) at its search policy; it looks at nothing else."""
-        emitter.tell_dqd(
-            solution=theta[None],
+    def tell_gradients(self, theta: NumpyArray, jacobian: NumpyArray) -> None:
+        """Tell the emitter the gradients (k+1, d) at its search policy (1, d), all that it uses."""
+        self.emitters[0].tell_dqd(
+            solution=theta,
             objective=np.zeros(1),
             measures=np.array(self.problem.measure_ranges).mean(axis=1)[None],
             jacobian=jacobian[None],
@@ -122,18 +192,28 @@ class CMAMAEGA(WithEmitters):
         )
 
 
-def branched(config: SearchConfig) -> int:
-    """Policies that branch off each search policy: TD3's greedy actor takes the place of one."""
-    return max(2, config.branches - 1)  # CMA-ES ranks two at least
+def mirrored_noise(rng: np.random.Generator, n: int, d: int) -> NumpyArray:
+    """Standard normal noise (n, d) whose second half is the negative of the first."""
+    half = rng.standard_normal((n // 2, d), np.float32)
+    return np.concatenate([half, -half])
 
 
-def _rows(solutions: NumpyArray) -> NumpyArray:
-    """Where solutions (m, n, d) are in their judgement, (m, n)."""
-    m, n, _ = solutions.shape
-    return np.arange(m * n).reshape(m, n)
-
-
-def mirrored(draws: np.random.Generator, m: int, n: int, d: int) -> NumpyArray:
-    """Noise (m, n, d), the second half of it the first with the other sign."""
-    half = draws.standard_normal((m, n // 2, d), np.float32)
-    return np.concatenate([half, -half], axis=1)
+LAPTOP = Preset(CMAMAEGAConfig(), tasks={"halfcheetah": HALFCHEETAH_THRESHOLD})
+PAPER = Preset(
+    CMAMAEGAConfig(
+        confirm=None,
+        archive=CMA_MAE_ARCHIVE,
+        network=NetworkConfig(critic=(256, 256)),
+        branches=100,
+        es=ESConfig(samples=200),
+        critic_steps=PAPER_CRITIC_STEPS,
+        td3=TD3Config(),
+    ),
+    EVALUATIONS,
+    tasks=CMA_MAE_THRESHOLDS,
+)
+PRESETS = {
+    "laptop": LAPTOP,
+    "paper": PAPER,
+    "smoke": smoke(LAPTOP, {"branches": 4, "es.samples": 4, "critic_steps": 4, **SMOKE_TD3}),
+}

@@ -1,270 +1,220 @@
-"""PBT-MAP-Elites with SAC (Pierrot & Flajolet, 2023): a population that learns, exchanges its members with
-the archive, and evolves its own hyperparameters.
+"""PBT-MAP-Elites with SAC (Pierrot & Flajolet, 2023).
+
+A population of agents learns, exchanges members with the archive, and evolves its hyperparameters.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ppga.algorithms.base import Cost, SearchConfig
-from ppga.algorithms.map_elites import MAPElites
-from ppga.algorithms.policy_problem import NetworkConfig, PolicyProblem
-from ppga.algorithms.problem import Effort, Problem, effort_of
-from ppga.learners.replay import Replay, draws_of
-from ppga.learners.sac import SAC, Agent, SACConfig
-from ppga.learners.td3 import Layout
-from ppga.physics import Array
-from ppga.policies import Moments
-from ppga.rollouts import Transitions, explore
+from ppga.algorithms.base import check_policies
+from ppga.algorithms.map_elites import MAPElites, MAPElitesConfig
+from ppga.algorithms.presets import EVALUATIONS, Preset, smoke
+from ppga.config import check_range, common
+from ppga.errors import InputError
+from ppga.learners.sac import Agent, SACConfig
+from ppga.problems import Cost, NetworkConfig
+from ppga.problems.population import PopulationProblem
+from ppga.rollouts import Executor
 from ppga.storage import NumpyArray
-from ppga.tasks import Environment, TaskState
+from ppga.tasks import Environment
+
+# As many gradient steps as two cores can make, and ranges of hyperparameters that are known to work.
+LAPTOP_SAC = SACConfig(
+    environments=8,
+    steps=500,
+    updates_per_step=0.25,
+    fit_buffer=True,
+    learning_rates=(3e-4, 3e-3),
+    gammas=(0.97, 0.995),
+)
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Population:
-    """P agents and their environments, those of agent 0 first; and how observations are normalised."""
+class PBTMEConfig(MAPElitesConfig):
+    """Settings of PBT-MAP-Elites.
 
-    observation: Moments
-    agents: Agent
-    worlds: TaskState
-
-
-class SACPopulation(PolicyProblem):
-    """A task with a population of SAC agents.
-
-    Args:
-        task: what they do.
-        search: how policies are judged.
-        sac: how they learn.
-        network: sizes of actor and critics.
-        progress: called now and then, for a display.
+    Attributes:
+        batch_size: policies evaluated in each iteration: the population, and elites varied by iso+line.
+        population: number of agents.
+        best_share: share of the population, the best agents, whose copies replace the worst ones.
+        worst_share: share of the population that is replaced by these copies.
+        archive_share: share of the population, the next worst agents, that is replaced by elites.
+        sac: the learner.
     """
 
-    replay: Replay
+    algorithm: ClassVar[str] = "pbt-me-sac"
 
-    learners = ("agents",)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    batch_size: int = common(32)
+    population: int = common(4)
+    best_share: float = 0.25
+    worst_share: float = 0.25
+    archive_share: float = 0.25
+    sac: SACConfig = field(default_factory=lambda: LAPTOP_SAC)
 
-    def __init__(
-        self,
-        task: Environment,
-        search: SearchConfig,
-        sac: SACConfig,
-        network: NetworkConfig,
-        progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.layout = Layout(task.observation_size, task.action_size, 1 + len(task.measure_names))
-        self.sac = SAC(self.layout, network.actor, network.critic, sac)
-        super().__init__(task, search, self.sac.actor, progress)
-        count = sac.population
-        # a row of the replay buffer is a step of all agents in their i-th environments
-        self.replay = Replay(sac.buffer, (count, self.layout.width), sac.steps * sac.environments)
-        self.fields |= {
-            "critics": (2, self.sac.twins.network.parameters),
-            "log_temperature": (),
-            "hyper": (5,),
-        }
-        self._explore = jax.jit(self._explore_some)
-
-    def start(self, key: Array) -> Population:
-        """New agents in new environments."""
-        agent_key, world_key, look_key = jax.random.split(key, 3)
-        config = self.sac.config
-        agents = jax.vmap(self.sac.init)(jax.random.split(agent_key, config.population))
-        worlds = jax.jit(self.task.reset, static_argnums=1)(
-            world_key, config.population * config.environments
-        )
-        return Population(self.look(look_key), agents, worlds)
-
-    def learn(self, state: Population, key: Array) -> tuple[Population, Effort]:
-        """Act, remember and learn, by turns."""
-        config = self.sac.config
-        agents, worlds, losses = state.agents, state.worlds, []
-        for number in range(config.steps // config.chunk):
-            act_key, draw_key, learn_key = jax.random.split(jax.random.fold_in(key, number), 3)
-            worlds, film = self._explore(state.observation, agents, worlds, act_key)
-            self.replay.add(self._rows(film))
-            updates = round(config.chunk * config.environments * config.updates_per_step)
-            rows = self.layout.seen(self._sample(draw_key, updates), state.observation)
-            agents, loss = self.sac.train(agents, rows, jax.random.split(learn_key, config.population))
-            losses.append(np.asarray(loss))
-            self.progress()
-        steps = config.steps * config.environments * config.population
-        effort = effort_of(np.mean(losses, axis=0), steps, hyper=np.asarray(agents.hyper).tolist())
-        return Population(state.observation, agents, worlds), effort
-
-    def described(self, state: Population, agents: Agent) -> dict[str, NumpyArray]:
-        """What the archive keeps with agents (n, ...), besides their policies."""
-        n = len(agents.actor)
-        plain = {name: np.repeat(values, n, axis=0) for name, values in super().kept(state).items()}
-        return plain | {
-            "critics": np.asarray(agents.critics),
-            "log_temperature": np.asarray(agents.log_temperature),
-            "hyper": np.asarray(agents.hyper),
-        }
-
-    def kept(self, state: Population) -> dict[str, NumpyArray]:
-        """Of the first agent; what is kept depends on the solution (`described`)."""
-        return self.described(state, jax.tree.map(lambda leaf: leaf[:1], state.agents))
-
-    def replace(self, state: Population, places: NumpyArray, others: Agent) -> Population:
-        """Put others (n, ...) in the places (n,) of some agents; their environments and memories stay."""
-        at = jnp.asarray(places)
-        agents = jax.tree.map(lambda leaf, new: leaf.at[at].set(new), state.agents, others)
-        return Population(state.observation, agents, state.worlds)
-
-    # Experience.
-
-    def _explore_some(
-        self, normaliser: Moments, agents: Agent, worlds: TaskState, key: Array
-    ) -> tuple[TaskState, Transitions]:
-        config = self.sac.config
-
-        def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
-            seen = normaliser.normalise(observation)
-            seen = seen.reshape(config.population, config.environments, -1)
-            keys = jax.random.split(key, config.population)
-            action, _ = jax.vmap(self.sac.act)(agents.actor, seen, keys)
-            # an agent that is lost must not leave to others what they cannot learn from
-            return jnp.nan_to_num(action.reshape(len(observation), -1))
-
-        return explore(self.task, act, worlds, key, config.chunk)
-
-    def _rows(self, film: Transitions) -> NumpyArray:
-        """Rows (steps, P, width); the steps of all environments, except where one of them failed to start."""
-        config = self.sac.config
-        film = Transitions(**{**vars(film), "lived": np.ones_like(film.lived)})  # a body that diverged stays
-        shape = config.population, config.environments * config.chunk
-        started = np.asarray(film.active).reshape(shape).all(axis=0)
-        return self.layout.rows(film).reshape(*shape, -1).swapaxes(0, 1)[started]
-
-    def _sample(self, key: Array, updates: int) -> Array:
-        """Rows (P, updates, batch, width), each agent's of its own."""
-        config = self.sac.config
-        places = self.replay.places(draws_of(key), (config.population, updates, config.batch))
-        who = np.arange(config.population)[:, None, None]
-        return jnp.asarray(self.replay.at(places, who))
+    def check(self, measures: int) -> None:
+        """Raise an InputError for settings that cannot work for a task with that many measures."""
+        super().check(measures)
+        check_policies("population", self.population)
+        shares = (self.best_share, self.worst_share, self.archive_share)
+        for name, share in zip(("best_share", "worst_share", "archive_share"), shares, strict=True):
+            check_range(name, share, 0.0, 1.0)
+        if sum(shares) > 1:
+            raise InputError(
+                "--best-share, --worst-share and --archive-share are shares of one population: their sum "
+                f"must be at most 1, got {sum(shares):g}."
+            )
 
 
 class PBTME(MAPElites):
-    """Agents learn; they and varied elites are judged; the worst agents make room for better ones."""
+    """Train agents, evaluate them and varied elites, and replace the worst agents."""
 
-    name = "pbt-me-sac"
     summary = "Population-Based Training MAP-Elites, with SAC (Pierrot & Flajolet, 2023)"
-    sections: ClassVar[tuple[str, ...]] = ("sac",)
-    anywhere = False
-    problem: SACPopulation
+    supports_formulas = False
+    problem: PopulationProblem
+    config: PBTMEConfig
 
     @classmethod
-    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
-        """SAC learns."""
-        return SACPopulation(task, config.search, config.sac, config.network, progress)
+    def make_problem(
+        cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
+    ) -> PopulationProblem:
+        """A population of SAC agents."""
+        return PopulationProblem(task, config.sac, config.population, config.network, executor, progress)
 
     def cost(self) -> Cost:
-        """What an iteration takes."""
-        config, problem = self.problem.sac.config, self.problem
-        steps = config.population * config.environments * config.steps
-        networks = 2 * problem.actor.parameters + 5 * problem.sac.twins.network.parameters
-        return Cost(
-            max(config.population, self.config.branches),
-            learning_steps=steps,
-            multiplications=int(3 * networks * config.batch * config.updates_per_step * steps),
-            memory=problem.replay.bytes,
-        )
+        """Cost of an iteration."""
+        return self.problem.population_cost(max(self.config.population, self.config.batch_size))
 
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
-        """Judge the population and other agents that have learnt nothing yet, `branches` in all."""
+        """Evaluate the population and further random agents, `batch_size` in all."""
         super().start(elites)
-        everyone = self.search.agents
-        others = self.config.branches - len(everyone.actor)
-        if others > 0:
-            drawn = jax.vmap(self.problem.sac.init)(jax.random.split(self.key("first solutions"), others))
-            everyone = _together(everyone, drawn)
-        solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
-        judged = self.judge(solutions, self.key("evaluate"))
-        self.keep(solutions, judged, self.key("confirm"), self.problem.described(self.search, everyone))
+        agents = self.problem_state.agents
+        further = self.config.batch_size - len(agents.actor)
+        if further > 0:
+            keys = jax.random.split(self.key("first solutions"), further)
+            agents = _concatenated(agents, jax.vmap(self.problem.sac.init)(keys))
+        self.add_agents(agents)
+
+    def add_agents(self, agents: Agent) -> tuple[int, NumpyArray, NumpyArray]:
+        """Evaluate agents (n, ...) and add them to the archive.
+
+        Returns:
+            The number of new elites, objectives (n,) and measures (n, k).
+        """
+        solutions = np.asarray(agents.actor)
+        scores = self.evaluate(solutions)
+        fields = self.problem.stored_fields_of(self.problem_state, agents)
+        return self.add_elites(solutions, scores, fields=fields), scores.objective, scores.measures
 
     def iterate(self) -> dict[str, Any]:
         """One generation."""
-        with self.phase("learn"):
-            self.search, learnt = self.problem.learn(self.search, self.key("learn"))
-        self.count(learnt)
-        with self.phase("vary"):
-            everyone = self.with_varied(self.search.agents)
-        solutions = np.asarray(everyone.actor)[None]  # (1, n, d)
-        judged = self.judge(solutions, self.key("evaluate"))
-        fields = self.problem.described(self.search, everyone)
-        new_elites = self.keep(solutions, judged, self.key("confirm"), fields)
-        population = self.problem.sac.config.population
-        worth = np.nan_to_num(judged.objective[:population], nan=-np.inf)
-        with self.phase("exchange"):
-            self.exchange(worth)
-        best = int(worth.argmax())
+        with self.timed("learn"):
+            self.problem_state, learned = self.problem.learn(self.problem_state, self.key("learn"))
+        self.count(learned)
+        with self.timed("vary"):
+            agents = self.with_varied_elites(self.problem_state.agents)
+        new_elites, objectives, measures = self.add_agents(agents)
+        fitness = np.nan_to_num(objectives[: self.config.population], nan=-np.inf)
+        with self.timed("exchange"):
+            self.exchange(fitness)
+        best = int(fitness.argmax())
         return {
-            "new_elites": int(new_elites.sum()),
-            "search_objective": [float(judged.objective[best])],
-            "search_measures": [judged.measures[best].tolist()],
-            **learnt.metrics,
+            "new_elites": new_elites,
+            "search_objective": float(objectives[best]),
+            "search_measures": measures[best].tolist(),
+            **learned.metrics,
         }
 
-    def with_varied(self, agents: Agent) -> Agent:
-        """The population, followed by elites varied by iso+line, critics and all."""
-        if self.archives.result.empty:
+    def with_varied_elites(self, agents: Agent) -> Agent:
+        """The population, followed by elites whose policies and critics are varied by iso+line."""
+        n = self.config.batch_size - len(agents.actor)
+        if self.elites.empty or n <= 0:
             return agents
-        n = self.config.branches - len(agents.actor)
-        if n <= 0:
-            return agents
-        pairs = [
-            self.archives.random_elites(self.generator(stream), n)
-            for stream in ("first parents", "second parents")
-        ]
-        whole = np.stack(
-            [np.concatenate([pair["solution"], pair["critics"].reshape(n, -1)], axis=1) for pair in pairs]
+        first, second = (self.sample(n, stream) for stream in ("first parents", "second parents"))
+        parents = np.stack(
+            [
+                np.concatenate([parent["solution"], parent["critics"].reshape(n, -1)], axis=1)
+                for parent in (first, second)
+            ]
         )
-        varied = self.vary(whole)
+        varied = self.vary(parents)
         d = self.problem.solution_size
-        children = self.beginners(
-            varied[:, :d],
-            varied[:, d:].reshape(pairs[0]["critics"].shape),
-            pairs[0]["log_temperature"],
-            pairs[0]["hyper"],
-        )
-        return _together(agents, children)
+        critics = varied[:, d:].reshape(first["critics"].shape)
+        children = self.new_agents(varied[:, :d], critics, first["log_temperature"], first["hyper"])
+        return _concatenated(agents, children)
 
-    def exchange(self, worth: NumpyArray) -> None:
-        """Copies of the best agents, and elites, in the places of others; with new hyperparameters."""
-        config, sac = self.problem.sac.config, self.problem.sac
-        order = np.argsort(-worth, kind="stable")
-        count = len(order)
-        worst, archived = round(config.worst * count), round(config.archived * count)
-        best = max(1, round(config.best * count))
+    def exchange(self, fitness: NumpyArray) -> None:
+        """Replace the worst agents by copies of the best ones, and the next worst by elites.
+
+        Args:
+            fitness: (P,) of the population. Replaced agents get new hyperparameters.
+        """
+        config, problem = self.config, self.problem
+        order, count = np.argsort(-fitness, kind="stable"), len(fitness)
+        worst, archive = round(config.worst_share * count), round(config.archive_share * count)
+        best = max(1, round(config.best_share * count))
         losers = order[count - worst :]
         if len(losers):
-            chosen = order[np.arange(len(losers)) % best]
-            agents: Agent = jax.tree.map(lambda leaf: leaf[jnp.asarray(chosen)], self.search.agents)
-            fresh = jax.vmap(sac.draw_hyper)(jax.random.split(self.key("worst"), len(losers)))
-            copies = self.beginners(agents.actor, agents.critics, agents.log_temperature, fresh)
-            self.search = self.problem.replace(self.search, losers, copies)
-        replaced = order[max(best, count - worst - archived) : count - worst]  # the next worst
-        if len(replaced) and not self.archives.result.empty:
-            elites = self.archives.random_elites(self.generator("replacements"), len(replaced))
-            keys = jax.random.split(self.key("replacements"), len(replaced))
-            fresh = jax.vmap(sac.draw_hyper)(keys)
-            agents = self.beginners(elites["solution"], elites["critics"], elites["log_temperature"], fresh)
-            self.search = self.problem.replace(self.search, replaced, agents)
+            chosen = jnp.asarray(order[np.arange(len(losers)) % best])
+            agents: Agent = jax.tree.map(lambda leaf: leaf[chosen], self.problem_state.agents)
+            hyper = self._new_hyper("worst", len(losers))
+            copies = self.new_agents(agents.actor, agents.critics, agents.log_temperature, hyper)
+            self.problem_state = problem.with_agents(self.problem_state, losers, copies)
+        replaced = order[max(best, count - worst - archive) : count - worst]
+        if len(replaced) and not self.elites.empty:
+            elites = self.sample(len(replaced), "replacements")
+            hyper = self._new_hyper("replacements", len(replaced))
+            agents = self.new_agents(elites["solution"], elites["critics"], elites["log_temperature"], hyper)
+            self.problem_state = problem.with_agents(self.problem_state, replaced, agents)
 
-    def beginners(self, actor: Any, critics: Any, log_temperature: Any, hyper: Any) -> Agent:
-        """Agents (n, ...) that begin to learn with all this."""
-        return jax.vmap(self.problem.sac.agent)(
-            jnp.asarray(actor), jnp.asarray(critics), jnp.asarray(log_temperature), jnp.asarray(hyper)
-        )
+    def _new_hyper(self, stream: str, n: int) -> jax.Array:
+        """Random hyperparameters (n, 5) from a named random stream."""
+        keys = jax.random.split(self.key(stream), n)
+        return jnp.asarray(jax.vmap(self.problem.sac.draw_hyper)(keys))
+
+    def new_agents(self, actor: Any, critics: Any, log_temperature: Any, hyper: Any) -> Agent:
+        """Agents (n, ...) with new optimizer states."""
+        arrays = map(jnp.asarray, (actor, critics, log_temperature, hyper))
+        return jax.vmap(self.problem.sac.agent)(*arrays)
 
 
-def _together(some: Agent, others: Agent) -> Agent:
-    """All of them, one group after the other."""
-    both: Agent = jax.tree.map(lambda one, other: jnp.concatenate([one, other]), some, others)
+def _concatenated(first: Agent, second: Agent) -> Agent:
+    """Agents (n, ...) followed by agents (m, ...)."""
+    both: Agent = jax.tree.map(lambda one, other: jnp.concatenate([one, other]), first, second)
     return both
+
+
+LAPTOP = Preset(PBTMEConfig())
+PAPER = Preset(
+    PBTMEConfig(
+        confirm=None,
+        batch_size=40,
+        network=NetworkConfig(actor=(256, 256), critic=(256, 256)),
+        population=10,
+        best_share=0.1,
+        worst_share=0.2,
+        archive_share=0.4,
+        sac=SACConfig(),
+    ),
+    EVALUATIONS,
+)
+SMOKE = {
+    "batch_size": 4,
+    "population": 3,
+    "best_share": 0.34,
+    "worst_share": 0.33,
+    "archive_share": 0.33,
+    "sac.environments": 2,
+    "sac.steps": 20,
+    "sac.chunk": 10,
+    "sac.updates_per_step": 0.2,
+    "sac.batch_size": 8,
+    "sac.buffer_size": 400,
+    "sac.fit_buffer": False,
+}
+PRESETS = {"laptop": LAPTOP, "paper": PAPER, "smoke": smoke(LAPTOP, SMOKE)}

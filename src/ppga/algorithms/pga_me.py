@@ -1,59 +1,121 @@
-"""PGA-MAP-Elites (Nilsson & Cully, GECCO 2021): half of the new policies come of policy gradients."""
+"""PGA-MAP-Elites (Nilsson & Cully, GECCO 2021): policy gradients make half of the new policies."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
-from ppga.algorithms.base import Cost
-from ppga.algorithms.map_elites import MAPElites
-from ppga.algorithms.off_policy import OffPolicy
-from ppga.algorithms.problem import Problem
+from ppga.algorithms.map_elites import MAPElites, MAPElitesConfig
+from ppga.algorithms.presets import (
+    EVALUATIONS,
+    LAPTOP_CRITIC_STEPS,
+    LAPTOP_TD3,
+    PAPER_CRITIC_STEPS,
+    SMOKE_TD3,
+    Preset,
+    smoke,
+)  # fmt: skip
+from ppga.config import check_range, check_whole, common
+from ppga.learners.td3 import TD3Config
+from ppga.problems import Cost, NetworkConfig, OffPolicyProblem
+from ppga.rollouts import Executor
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
+SMOKE = {"batch_size": 4, "critic_steps": 4, "policy_steps": 2, **SMOKE_TD3}
+
+
+@dataclass(frozen=True)
+class PGAMEConfig(MAPElitesConfig):
+    """Settings of PGA-MAP-Elites.
+
+    Attributes:
+        gradient_share: fraction of the offspring made by policy gradients, the greedy actor included;
+            iso+line makes the rest.
+        critic_steps: gradient steps of the critics and their greedy actors in an iteration.
+        policy_steps: gradient steps of each policy that policy gradients vary.
+        td3: the learner of the critics.
+    """
+
+    algorithm: ClassVar[str] = "pga-me"
+
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    batch_size: int = common(32)
+    gradient_share: float = common(0.5)
+    critic_steps: int = common(LAPTOP_CRITIC_STEPS)
+    policy_steps: int = common(100)
+    td3: TD3Config = field(default_factory=lambda: LAPTOP_TD3)
+
+    def check(self, measures: int) -> None:
+        """Raise an InputError for settings that cannot work for a task with that many measures."""
+        super().check(measures)
+        check_range("gradient_share", self.gradient_share, 0.0, 1.0)
+        self.td3.check_steps("critic_steps", self.critic_steps)
+        check_whole("policy_steps", self.policy_steps)
+
 
 class PGAME(MAPElites):
-    """MAP-Elites, with TD3 critics on everybody's experience to vary elites by."""
+    """MAP-Elites where gradients of TD3 critics, trained on the transitions of all policies, vary elites."""
 
-    name = "pga-me"
     summary = "Policy Gradient Assisted MAP-Elites, with TD3 (Nilsson & Cully, GECCO 2021)"
-    sections: ClassVar[tuple[str, ...]] = ("td3",)
-    anywhere = False
-    problem: OffPolicy
+    supports_formulas = False
+    problem: OffPolicyProblem
+    config: PGAMEConfig
 
     @classmethod
-    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
+    def make_problem(
+        cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
+    ) -> OffPolicyProblem:
         """TD3 learns the reward."""
         weights = np.eye(1, 1 + len(task.measure_names))
-        return OffPolicy(
-            task, config.search, config.td3, config.network, config.search.branches, weights, progress
+        return OffPolicyProblem(
+            task, config.td3, config.network, config.batch_size, weights, executor, progress
         )
 
     def cost(self) -> Cost:
-        """What an iteration takes."""
-        n, td3 = self.config.branches, self.problem.td3.config
+        """Cost of an iteration."""
+        config = self.config
+        varied = round(config.gradient_share * config.batch_size)
         learners = len(self.problem.weights)
-        climbed = round(self.config.gradient_share * n)
-        return self.problem.cost(n, learners * td3.critic_steps, climbed * td3.policy_steps)
+        return self.problem.off_policy_cost(
+            config.batch_size, learners * config.critic_steps, varied * config.policy_steps
+        )
 
-    def offspring(self, key: jax.Array) -> NumpyArray:
-        """Greedy actors, elites climbed by gradients, and elites varied by iso+line."""
-        n = self.config.branches
-        if self.archives.result.empty:
+    def offspring(self) -> NumpyArray:
+        """Greedy actors, elites varied by policy gradients, and elites varied by iso+line: (n, d)."""
+        n, key = self.config.batch_size, self.key("offspring")
+        if self.elites.empty:
             return self.problem.random(key, n)
-        if not len(self.problem.replay):  # it began with elites of another run
+        if not len(self.problem.replay):  # the run started from elites of another run
             return self.iso_line(n)
-        greedy = self.problem.greedy(self.search)
-        climbing = max(0, round(self.config.gradient_share * n) - len(greedy))
-        which = np.arange(climbing) % len(greedy)  # learners take turns
-        climbed = self.problem.climb(self.search, self.elites(climbing, "gradient parents"), which, key)
-        greedy = greedy[: n - climbing]
-        return np.concatenate([greedy, climbed, self.iso_line(n - len(greedy) - climbing)])
+        greedy = self.problem.greedy(self.problem_state)
+        count = max(0, round(self.config.gradient_share * n) - len(greedy))
+        critics = np.arange(count) % len(greedy)  # learners take turns
+        parents = self.sample(count, "gradient parents")["solution"]
+        varied = self.problem.policy_gradient_steps(
+            self.problem_state, parents, critics, key, self.config.policy_steps
+        )
+        greedy = greedy[: n - count]
+        return np.concatenate([greedy, varied, self.iso_line(n - len(greedy) - count)])
 
-    def learn(self, key: jax.Array) -> dict[str, Any]:
-        """Critics and greedy actors learn from all that was seen."""
-        self.search, effort = self.problem.learn(self.search, key)
-        self.count(effort)
-        return effort.metrics
+    def learn(self) -> dict[str, Any]:
+        """Train critics and greedy actors on the replay buffer."""
+        steps = self.config.critic_steps
+        self.problem_state, report = self.problem.learn(self.problem_state, self.key("learn"), steps)
+        self.count(report)
+        return report.metrics
+
+
+LAPTOP = Preset(PGAMEConfig())
+PAPER = Preset(
+    PGAMEConfig(
+        confirm=None,
+        network=NetworkConfig(critic=(256, 256)),
+        batch_size=100,
+        critic_steps=PAPER_CRITIC_STEPS,
+        td3=TD3Config(),
+    ),
+    EVALUATIONS,
+)
+PRESETS = {"laptop": LAPTOP, "paper": PAPER, "smoke": smoke(LAPTOP, SMOKE)}

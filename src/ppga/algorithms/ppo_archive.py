@@ -1,56 +1,77 @@
-"""PPO with an archive: an ablation of Batra et al., ICLR 2024. Nothing looks for diversity; what PPO passes
-through is judged.
-"""
+"""An ablation of Batra et al., ICLR 2024: PPO whose policies between minibatch steps are archived."""
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ppga.algorithms.policy_search import PolicySearch
-from ppga.algorithms.ppo import PPO
+from ppga.algorithms import ppo
+from ppga.algorithms.ppga_config import SMOKE_PPO
+from ppga.algorithms.ppo import PPO, PPOAlgorithmConfig
+from ppga.algorithms.presets import Preset, smoke
+from ppga.problems import Cost, PPOProblem
+
+
+@dataclass(frozen=True)
+class PPOArchiveConfig(PPOAlgorithmConfig):
+    """Settings of PPO with an archive.
+
+    Attributes:
+        walk_updates: PPO updates in each iteration; the policies between the minibatch steps of the last one
+            are evaluated.
+    """
+
+    algorithm: ClassVar[str] = "ppo-archive"
 
 
 class PPOArchive(PPO):
-    """Walk on the reward; judge the policies between the minibatch steps of the walk's last update."""
+    """Walk on the reward, and evaluate the policies after all minibatch steps of the walk's last update."""
 
-    name = "ppo-archive"
     summary = (
         "ablation: plain PPO, the policies between its minibatch steps archived (Batra et al., ICLR 2024)"
     )
-    anywhere = False
-    problem: PolicySearch
+    supports_formulas = False
+    problem: PPOProblem
 
-    def judged(self) -> int:
-        """As many as there are minibatch steps in an update, or branches if those are fewer."""
-        ppo = self.problem.ppo
-        return min(ppo.epochs * ppo.minibatches, self.config.branches)
+    def cost(self) -> Cost:
+        """Cost of an iteration."""
+        ppo = self.config.ppo
+        return self.problem.cost(ppo.epochs * ppo.minibatches, self.config.walk_updates)
 
     def iterate(self) -> dict[str, Any]:
-        """Some updates, the last one step by step, then a judgement."""
-        weights = np.zeros((self.config.emitters, 1 + len(self.problem.measure_names)))
-        weights[:, 0] = 1.0
-        alone = self.config.walk_updates == 1
-        with self.phase("walk"):
-            if not alone:
-                self.search, walked = self.problem.walk(
-                    self.search, weights, self.key("walk"), self.config.walk_updates - 1
+        """Some updates, the last one recorded, then an evaluation."""
+        weights = np.eye(1, 1 + len(self.problem.measure_names))[0]
+        updates = self.config.walk_updates - 1
+        with self.timed("walk"):
+            if updates:
+                self.problem_state, walked = self.problem.walk(
+                    self.problem_state, weights, self.key("walk"), updates, scaled=False
                 )
                 self.count(walked)
-            before, after, way, watched = self.problem.watch(
-                self.search, weights, self.key("last update"), alone
+            before, after, policies, recorded = self.problem.walk_recorded(
+                self.problem_state, weights, self.key("last update"), first=not updates
             )
-        self.count(watched)
-        # evenly spaced, the last one among them
-        chosen = np.linspace(way.shape[1] - 1, 0, self.judged()).round().astype(int)[::-1]
-        passed = way[:, chosen]
-        self.search = before
-        judged = self.judge(passed, self.key("evaluate"))
-        new_elites = self.keep(passed, judged, self.key("confirm"))
-        self.search = after
-        last = (1 + np.arange(len(passed))) * len(chosen) - 1
+        self.count(recorded)
+        self.problem_state = before  # with the normalizer of these policies
+        scores = self.evaluate(policies)
+        new_elites = self.add_elites(policies, scores)
+        self.problem_state = after
         return {
-            "new_elites": int(new_elites.sum()),
-            "search_objective": judged.objective[last].tolist(),
-            "search_measures": judged.measures[last].tolist(),
-            **{f"walk_{name}": value for name, value in watched.metrics.items()},
+            "new_elites": new_elites,
+            "search_objective": float(scores.objective[-1]),
+            "search_measures": scores.measures[-1].tolist(),
+            **{f"walk_{name}": value for name, value in recorded.metrics.items()},
         }
+
+
+def _with_archive(preset: Preset) -> Preset:
+    """A preset of plain PPO for this ablation."""
+    return replace(preset, config=PPOArchiveConfig(**vars(preset.config)))
+
+
+LAPTOP = _with_archive(ppo.LAPTOP)
+PRESETS = {
+    "laptop": LAPTOP,
+    "paper": _with_archive(ppo.PAPER),
+    "smoke": smoke(LAPTOP, {"walk_updates": 1, **SMOKE_PPO}),
+}

@@ -1,48 +1,59 @@
-"""QD-PG (Pierrot et al., GECCO 2022): policy gradients for quality, and others for diversity.
-
-The second critic learns how far what a step shows (its measure proxies) is from what is usual: the mean
-distance to a sample of all that is remembered. The distance to the nearest few, as published, says nothing
-where proxies are flags: with every combination seen, all of them are equally near.
-"""
+"""QD-PG (Pierrot et al., GECCO 2022): policy gradients for quality and for diversity."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ppga.algorithms.off_policy import OffPolicy
-from ppga.algorithms.pga_me import PGAME
-from ppga.algorithms.problem import Problem
-from ppga.storage import NumpyArray
+from ppga.algorithms import pga_me
+from ppga.algorithms.pga_me import PGAME, PGAMEConfig
+from ppga.algorithms.presets import Preset, smoke
+from ppga.config import common
+from ppga.problems.novelty import NoveltyProblem
+from ppga.rollouts import Executor
 from ppga.tasks import Environment
 
-OTHERS = 256
-"""Remembered steps that a step is compared with."""
 
+@dataclass(frozen=True)
+class QDPGConfig(PGAMEConfig):
+    """Settings of QD-PG; see `PGAMEConfig`.
 
-class Novelty(OffPolicy):
-    """Steps give one thing more: how unusual what they show is."""
+    Attributes:
+        gradient_share: fraction of the offspring made by policy gradients, half of them for quality and half
+            for diversity, the two greedy actors included; iso+line makes the rest.
+    """
 
-    def with_more(self, rows: NumpyArray, draws: np.random.Generator) -> NumpyArray:
-        """Rows with their novelty."""
-        k = len(self.measure_names)
-        others, times = np.unique(self.replay.sample(draws, (OTHERS,))[:, -k:], axis=0, return_counts=True)
-        novelty = np.zeros((*rows.shape[:-1], 1), rows.dtype)
-        for other, count in zip(others, times, strict=True):  # of flags, a few
-            novelty += count / OTHERS * np.linalg.norm(rows[..., -k:] - other, axis=-1, keepdims=True)
-        return np.concatenate([rows, novelty], axis=-1)
+    algorithm: ClassVar[str] = "qdpg"
+
+    gradient_share: float = common(0.67)
 
 
 class QDPG(PGAME):
-    """As PGA-MAP-Elites, but a third of the policies climb a critic of diversity."""
+    """PGA-MAP-Elites with a second critic, of novelty, which varies a third of the new policies."""
 
-    name = "qdpg"
     summary = "Quality and Diversity Policy Gradients, with TD3 (Pierrot et al., GECCO 2022)"
 
     @classmethod
-    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
-        """One learner raises the reward, another the novelty of what is seen."""
+    def make_problem(
+        cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
+    ) -> NoveltyProblem:
+        """One learner maximizes the reward, another one the novelty of steps."""
         weights = np.eye(2 + len(task.measure_names))[[0, -1]]
-        return Novelty(
-            task, config.search, config.td3, config.network, config.search.branches, weights, progress
+        return NoveltyProblem(
+            task, config.td3, config.network, config.batch_size, weights, executor, progress
         )
+
+
+def _config(preset: Preset) -> Preset:
+    """A preset of PGA-MAP-Elites for QD-PG."""
+    settings = {**vars(preset.config), "gradient_share": QDPGConfig.gradient_share}
+    return replace(preset, config=QDPGConfig(**settings))
+
+
+LAPTOP = _config(pga_me.LAPTOP)
+PRESETS = {
+    "laptop": LAPTOP,
+    "paper": _config(pga_me.PAPER),
+    "smoke": smoke(LAPTOP, pga_me.SMOKE),
+}

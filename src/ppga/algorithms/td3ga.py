@@ -1,151 +1,107 @@
-"""TD3GA: PPGA with TD3 in the place of PPO, an ablation of Batra et al., ICLR 2024, appendix.
-
-A critic for each objective and one for the walk live as long as the run. What the search policy learns with
-is a copy of itself, its target reset in every iteration; the gradient is how that copy changes in N1 steps.
-Judged policies put one episode each into the replay buffer.
-"""
+"""TD3GA, an ablation of Batra et al., ICLR 2024, appendix: PPGA with TD3 in place of PPO."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ppga.algorithms.base import Cost
-from ppga.algorithms.off_policy import OffPolicy
+from ppga.algorithms import ppga_config
 from ppga.algorithms.ppga import PPGA
-from ppga.algorithms.problem import Effort, Problem
-from ppga.learners.td3 import Critics
-from ppga.physics import Array
-from ppga.policies import Moments
+from ppga.algorithms.ppga_config import ArborescenceConfig
+from ppga.algorithms.presets import ITERATIONS, LAPTOP_TD3, SMOKE_TD3, Preset, smoke
+from ppga.config import common
+from ppga.learners.td3 import TD3Config
+from ppga.problems import Cost
+from ppga.problems.td3_search import TD3SearchProblem
+from ppga.rollouts import Executor
+from ppga.search import EvaluationConfig, RewardPhaseConfig
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TD3GAState:
-    """All that learning carries on.
+class TD3GAConfig(ArborescenceConfig):
+    """Settings of TD3GA; those of PPGA, with TD3 as the learner; see also `ArborescenceConfig`.
 
     Attributes:
-        observation: how observations are normalised.
-        theta: (m, d) search policies.
-        critics: (m, k+2) of the reward, of each measure, and of the walk.
+        jacobian_updates: gradient steps of TD3 that estimate the gradients (N1).
+        walk_updates: gradient steps of TD3 that move the search policy (N2).
+        td3: the learner.
     """
 
-    observation: Moments
-    theta: Array
-    critics: Critics
+    algorithm: ClassVar[str] = "td3ga"
 
+    # steps on batches of 256 transitions, not of 48,000 as in the paper, and so more of them
+    jacobian_updates: int = common(400)
+    walk_updates: int = common(400)
+    td3: TD3Config = field(default_factory=lambda: LAPTOP_TD3)
+    # critics must learn before their gradients help
+    phases: RewardPhaseConfig | None = field(
+        default_factory=lambda: RewardPhaseConfig(first_iterations=8, updates=6000)
+    )
 
-class TD3Search(OffPolicy):
-    """A task as a problem with gradients, by TD3."""
-
-    learners = ("theta", "critics")
-
-    def start(self, key: Array) -> TD3GAState:
-        """New critics, and policies that do something."""
-        m, k1 = self.search.emitters, len(self.weights)
-        actor_key, critic_key, look_key = jax.random.split(key, 3)
-        critics = jax.vmap(jax.vmap(self.td3.init_critics))(jax.random.split(critic_key, (m, k1 + 1)))
-        return TD3GAState(self.look(look_key), self.draw(actor_key, m), critics)
-
-    def solutions(self, state: TD3GAState) -> NumpyArray:
-        """The search policies (m, d)."""
-        return np.asarray(state.theta)
-
-    def jacobian(self, state: TD3GAState, key: Array) -> tuple[TD3GAState, NumpyArray, Effort]:
-        """How k+1 copies of each search policy change when each learns one objective: (m, k+1, d)."""
-        m, k1 = len(state.theta), len(self.weights)
-        weights = jnp.tile(self.weights[None], (m, 1, 1))
-        actors, critics, effort = self._learn(
-            state, jnp.arange(k1), weights, key, self.search.jacobian_updates
-        )
-        return replace(state, critics=critics), actors - self.solutions(state)[:, None], effort
-
-    def walk(
-        self, state: TD3GAState, weights: NumpyArray, key: Array, updates: int | None = None
-    ) -> tuple[TD3GAState, Effort]:
-        """Let each search policy learn its weighted sum (m, k+1) of reward and measure proxies."""
-        spread_key, learn_key = jax.random.split(key)
-        mixed = weights / (self._spread(state, spread_key) if self.search.mix == "scaled" else 1.0)
-        mixed[~mixed.any(axis=1), 0] = 1.0
-        mixed = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
-        actors, critics, effort = self._learn(
-            state,
-            jnp.array([len(self.weights)]),
-            jnp.asarray(mixed, jnp.float32)[:, None],
-            learn_key,
-            updates or self.search.walk_updates,
-        )
-        return replace(state, theta=jnp.asarray(actors[:, 0]), critics=critics), effort
-
-    def _learn(
-        self, state: TD3GAState, which: Array, weights: Array, key: Array, steps: int
-    ) -> tuple[NumpyArray, Critics, Effort]:
-        """Copies of the search policies (m, j, d) after some steps with the critics named (j,)."""
-        m, j = weights.shape[:2]
-        critics: Critics = jax.tree.map(
-            lambda leaf: leaf[:, which].reshape(m * j, *leaf.shape[2:]), state.critics
-        )
-        actors = jax.vmap(self.td3.init_actor)(jnp.repeat(state.theta, j, axis=0))
-        critics, actors, effort = self.train(state, critics, actors, weights.reshape(m * j, -1), key, steps)
-        whole: Critics = jax.tree.map(
-            lambda old, new: old.at[:, which].set(new.reshape(m, j, *new.shape[1:])), state.critics, critics
-        )
-        return np.asarray(actors.parameters).reshape(m, j, -1), whole, effort
-
-    def _spread(self, state: TD3GAState, key: Array) -> NumpyArray:
-        """How much what a step gives (k+1,) varies over all that is remembered."""
-        (rows,) = self.samples(state, key, 1, 4096)
-        spread = np.asarray(self.layout.split(rows[0]).gains).std(axis=0)
-        return np.where(spread > 1e-3, spread, np.inf)  # what does not vary has no say
-
-    def stir(self, state: TD3GAState, factors: NumpyArray) -> TD3GAState:  # noqa: ARG002
-        """There is no noise."""
-        return state
-
-    def place(self, state: TD3GAState, solutions: NumpyArray, key: Array) -> tuple[TD3GAState, Effort]:  # noqa: ARG002
-        """Put the search policies (m, d) elsewhere."""
-        return replace(state, theta=jnp.asarray(solutions, jnp.float32)), Effort()
-
-    def move(self, state: TD3GAState, emitter: int, elite: dict[str, NumpyArray], key: Array) -> TD3GAState:  # noqa: ARG002
-        """Put a search policy at an elite."""
-        return replace(state, theta=state.theta.at[emitter].set(jnp.asarray(elite["solution"])))
+    def check(self, measures: int) -> None:
+        """Raise an InputError for settings that cannot work for a task with that many measures."""
+        super().check(measures)
+        self.td3.check_steps("jacobian_updates", self.jacobian_updates)
+        self.td3.check_steps("walk_updates", self.walk_updates)
+        if self.phases is not None:
+            self.td3.check_steps("phases.updates", self.phases.updates)
 
 
 class TD3GA(PPGA):
-    """PPGA on a problem whose gradients TD3 tells."""
+    """PPGA whose Jacobian and walks come from TD3, trained on one episode of each evaluated policy."""
 
-    td3_steps: ClassVar[tuple[str, ...]] = (
-        "search.jacobian_updates", "search.walk_updates", "search.first_updates",
-    )  # fmt: skip
-
-    name = "td3ga"
     summary = "ablation: PPGA with TD3 in place of PPO (Batra et al., ICLR 2024, appendix)"
-    sections: ClassVar[tuple[str, ...]] = ("td3",)
-    anywhere = False
+    supports_formulas = False
+    problem: TD3SearchProblem
+    config: Any
 
     @classmethod
-    def on(cls, task: Environment, config: Any, progress: Callable[[], None]) -> Problem:
+    def make_problem(
+        cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
+    ) -> TD3SearchProblem:
         """TD3 learns every objective."""
-        search = config.search
-        judged = search.emitters * (1 + search.branches) * 2  # the first iteration judges twice
+        evaluated = (1 + config.branches) * 2  # the first iteration evaluates twice
         weights = np.eye(1 + len(task.measure_names))
-        return TD3Search(task, search, config.td3, config.network, judged, weights, progress)
+        return TD3SearchProblem(task, config.td3, config.network, evaluated, weights, executor, progress)
 
     def cost(self) -> Cost:
-        """What an iteration takes."""
-        config, problem = self.config, self.problem
-        assert isinstance(problem, TD3Search)
-        steps = len(problem.weights) * config.jacobian_updates + config.walk_updates
-        return problem.cost(config.emitters * (1 + config.branches), config.emitters * steps)
+        """Cost of an iteration."""
+        config = self.config
+        steps = len(self.problem.weights) * config.jacobian_updates + config.walk_updates
+        return self.problem.cost(1 + config.branches, steps)
 
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
-        """Judge random policies first, so that there is experience to learn from."""
+        """Evaluate random policies first, so that there are transitions to learn from."""
         super().start(elites)
-        m, n = self.config.emitters, self.config.branches
-        policies = self.problem.random(self.key("first solutions"), m * n).reshape(m, n, -1)
-        self.keep(policies, self.judge(policies, self.key("evaluate")), self.key("confirm"))
+        policies = self.problem.random(self.key("first solutions"), self.config.branches)
+        self.add_elites(policies, self.evaluate(policies))
+
+    def adapt_exploration_noise(self, new_elites: int) -> None:
+        """TD3's policies act without noise."""
+
+
+def _by_task(task: str) -> dict[str, Any]:
+    """PPGA's changes for a task that apply here."""
+    left_out = ("ppo.", "walk_updates", "phases.first_iterations")
+    changes = ppga_config.LAPTOP_BY_TASK[task]
+    return {name: value for name, value in changes.items() if not name.startswith(left_out)}
+
+
+LAPTOP = Preset(TD3GAConfig(), tasks={task: _by_task(task) for task in ppga_config.LAPTOP_BY_TASK})
+PAPER = Preset(
+    TD3GAConfig(
+        evaluation=EvaluationConfig(episodes=10),
+        td3=TD3Config(batch_size=48_000, buffer_size=5_000_000),
+        **ppga_config.PAPER_ARBORESCENCE,
+    ),
+    ITERATIONS,
+    tasks={
+        task: {name: value for name, value in changes.items() if not name.startswith("ppo.")}
+        for task, changes in ppga_config.PAPER_BY_TASK.items()
+    },
+)
+UPDATES = {"jacobian_updates": 2, "walk_updates": 2, "phases.updates": 2, "phases.first_iterations": 1}
+PRESETS = {"laptop": LAPTOP, "paper": PAPER, "smoke": smoke(LAPTOP, {"branches": 4, **UPDATES, **SMOKE_TD3})}

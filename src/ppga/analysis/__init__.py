@@ -1,1 +1,1 @@
-"""Analysis: what runs and archives are worth."""
+"""Analysis: metrics, figures, corrected archives and reports of runs."""

@@ -1,4 +1,4 @@
-"""Corrected archives: every elite judged again, many times, and put where it really lands."""
+"""Corrected archives: every elite is re-evaluated in many episodes and moves to the cell where it lands."""
 
 import hashlib
 import json
@@ -15,73 +15,74 @@ from ppga import machine
 from ppga.analysis import metrics
 from ppga.archives import Archive
 from ppga.archives.files import best_of_each
-from ppga.errors import InputError, at_least_one
-from ppga.policies import Network, Policy
-from ppga.rollouts import Judge
+from ppga.errors import InputError, check_count
+from ppga.policies.network import Network
+from ppga.policies.policy import Policy
+from ppga.rollouts import Evaluator
 from ppga.storage import NumpyArray, is_number, read_json, read_tensors, write_json, write_tensors, write_text
-from ppga.tasks import Environment, is_known, make_task, sample, word_for
+from ppga.tasks import Environment, is_registered, make_task, sample, task_argument
 
 if TYPE_CHECKING:
     import pandas
 
 AT_ONCE = 512
-"""Environments that run at once, unless a single policy takes more."""
+"""Environments that run at once; more if a single policy has more episodes."""
 PARTIAL = "evaluation-partial.safetensors"
-"""The file of an evaluation that has not ended: the episodes of the elites evaluated so far."""
+"""File of an unfinished evaluation: the results of the elites evaluated so far."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What judging every elite again came to.
+    """Results of re-evaluating the n elites of an archive.
 
     Attributes:
-        corrected: each policy in the cell where it lands on average, the best of those that share one.
-        index: (n,) cell each elite was archived in.
-        new_index: (n,) cell it lands in.
+        corrected: the corrected archive: each policy in the cell of its mean measures, the best of each cell.
+        index: (n,) cell of each elite in the archive.
+        new_index: (n,) cell of its mean measures; -1 if they are not finite.
         objective: (n,) mean over the episodes.
-        objective_spread: (n,) standard deviation over the episodes.
-        measures: (n, k) means.
-        measures_spread: (n, k) standard deviations.
-        claimed_objective: (n,) what it was archived with.
-        claimed_measures: (n, k) likewise.
-        episodes: played by each.
-        physics: engine they were played on.
+        objective_std: (n,) standard deviation over the episodes.
+        measures: (n, k) mean over the episodes.
+        measures_std: (n, k) standard deviation over the episodes.
+        archived_objective: (n,) objective in the archive.
+        archived_measures: (n, k) measures in the archive.
+        episodes: episodes of each elite.
+        physics: engine of the evaluation.
     """
 
     corrected: Archive
     index: NumpyArray
     new_index: NumpyArray
     objective: NumpyArray
-    objective_spread: NumpyArray
+    objective_std: NumpyArray
     measures: NumpyArray
-    measures_spread: NumpyArray
-    claimed_objective: NumpyArray
-    claimed_measures: NumpyArray
+    measures_std: NumpyArray
+    archived_objective: NumpyArray
+    archived_measures: NumpyArray
     episodes: int
     physics: str
 
     @property
-    def moved(self) -> NumpyArray:
-        """(n,) how far each elite is from where it was archived, in units of the measures' ranges."""
+    def drift(self) -> NumpyArray:
+        """(n,) distance between new and archived measures, in units of the measures' ranges."""
         low, high = np.array(self.corrected.ranges).T
-        return np.asarray(np.linalg.norm((self.measures - self.claimed_measures) / (high - low), axis=1))
+        return np.asarray(np.linalg.norm((self.measures - self.archived_measures) / (high - low), axis=1))
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row an elite: cells, objective and measures as archived and as seen, spreads, way moved."""
+        """A data frame with one row for each elite: cells, scores in the archive, new scores, and drift."""
         import pandas
 
         columns: dict[str, Any] = {
             "cell": self.index,
             "new_cell": self.new_index,
-            "objective": self.claimed_objective,
+            "objective": self.archived_objective,
             "objective_mean": self.objective,
-            "objective_spread": self.objective_spread,
-            "moved": self.moved,
+            "objective_std": self.objective_std,
+            "drift": self.drift,
         }
         for number, name in enumerate(self.corrected.measure_names):
-            columns[name] = self.claimed_measures[:, number]
+            columns[name] = self.archived_measures[:, number]
             columns[f"{name} mean"] = self.measures[:, number]
-            columns[f"{name} spread"] = self.measures_spread[:, number]
+            columns[f"{name} std"] = self.measures_std[:, number]
         return pandas.DataFrame(columns)
 
 
@@ -95,23 +96,23 @@ def evaluate(
     progress: Callable[[int, int], None] = lambda _done, _of: None,
     partial: Path | None = None,
 ) -> Evaluation:
-    """Judge every elite of an archive again, acting as when it was found: by its mean, or with its noise.
+    """Re-evaluate every elite of an archive, with mean or sampled actions as in its training.
 
-    Elites are read and played a few at a time, so a large archive on disk needs little memory.
+    Elites are read and evaluated a few at a time, so a large archive on disk needs little memory.
 
     Args:
-        archive: whose elites are policies.
-        episodes: each plays.
+        archive: an archive of policies.
+        episodes: episodes of each elite.
         physics: engine; that of the archive by default.
         seed: of the episodes' starts.
-        task: what they play; made from the archive's description by default.
-        progress: called with how many elites are done, of how many.
-        partial: file to write partial results to, now and then, and to resume from if it has those of the
-            same evaluation; by default, none. The result is that of an uninterrupted evaluation.
+        task: the task; made from the archive's description by default.
+        progress: called with the number of evaluated elites and their total.
+        partial: file for partial results. If it exists and belongs to the same evaluation, the evaluation is
+            resumed from it, with the same results as without interruption. None for no such file.
     """
     task = task or task_of(archive, physics)
     objectives, measures = play_all(archive, task, episodes, seed, progress, partial=partial)
-    return _summary(archive, objectives, measures, task.physics_name)
+    return _correct(archive, objectives, measures, task.physics_name)
 
 
 def play_all(
@@ -120,22 +121,23 @@ def play_all(
     episodes: int,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
-    play: Judge | None = None,
+    evaluator: Evaluator | None = None,
     partial: Path | None = None,
 ) -> tuple[NumpyArray, NumpyArray]:
-    """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where physics diverged.
+    """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where the physics diverged.
 
     Args:
-        archive: whose elites are policies.
-        task: what they play.
-        episodes: each plays.
+        archive: an archive of policies.
+        task: the task.
+        episodes: episodes of each elite.
         seed: of the episodes' starts.
-        progress: called with how many elites are done, of how many.
-        play: `judge_of` the same archive, task and episodes, to compile but once for several calls.
+        progress: called with the number of evaluated elites and their total.
+        evaluator: by `make_evaluator` for the same archive, task and episodes, to compile only once for
+            several calls.
         partial: see `evaluate`.
     """
-    play = play or judge_of(archive, task, episodes)
-    n, together = len(archive), min(len(archive), max(1, AT_ONCE // episodes))
+    evaluator = evaluator or make_evaluator(archive, task, episodes)
+    n, batch = len(archive), min(len(archive), max(1, AT_ONCE // episodes))
     fields = ("solution", "log_std", "observation_mean", "observation_variance", "observation_count")
     results = {
         "objective": np.zeros((0, episodes), np.float32),
@@ -144,14 +146,16 @@ def play_all(
     description: dict[str, Any] = {}
     if partial is not None:
         description = {"format": "ppga partial evaluation", "of": _fingerprint(archive, task, episodes, seed)}
-        results = _partial_results(partial, description, results, n, together)
+        results = _partial_results(partial, description, results, n, batch)
         if len(results["objective"]):
             progress(len(results["objective"]), n)
-    for first in range(len(results["objective"]), n, together):
-        rows = np.minimum(np.arange(first, first + together), n - 1)  # the last one fills up
-        some = {name: np.asarray(archive.elites[name][rows[0] : rows[-1] + 1]) for name in fields}
-        policies = jax.vmap(Policy.of_elite)({name: values[rows - rows[0]] for name, values in some.items()})
-        scores, _ = play(policies, jax.random.fold_in(jax.random.key(seed), first // together))
+    for first in range(len(results["objective"]), n, batch):
+        rows = np.minimum(np.arange(first, first + batch), n - 1)  # the last batch is filled up
+        elites = {name: np.asarray(archive.elites[name][rows[0] : rows[-1] + 1]) for name in fields}
+        policies = jax.vmap(Policy.of_elite)(
+            {name: values[rows - rows[0]] for name, values in elites.items()}
+        )
+        scores, _ = evaluator(policies, jax.random.fold_in(jax.random.key(seed), first // batch))
         new = len(np.unique(rows))
         diverged = np.asarray(scores.diverged)[:new]
         added = {
@@ -169,7 +173,7 @@ def play_all(
 
 
 def evaluated(partial: Path) -> int:
-    """How many elites a file of partial results is of; 0 if there is none, or it is damaged."""
+    """Number of elites in a file of partial results; 0 if it does not exist or is damaged."""
     try:
         return len(read_tensors(partial, mapped=True)[0]["objective"])
     except (InputError, KeyError):
@@ -179,35 +183,35 @@ def evaluated(partial: Path) -> int:
 def _partial_results(
     partial: Path,
     description: dict[str, Any],
-    nothing: dict[str, NumpyArray],
+    empty: dict[str, NumpyArray],
     n: int,
-    together: int,
+    batch: int,
 ) -> dict[str, NumpyArray]:
-    """Results of the first elites from a file; `nothing` if it has none, or those of another evaluation.
+    """Results of the first elites from a file; `empty` if there are none, or those of another evaluation.
 
     Args:
         partial: the file.
-        description: that it has if it is of the same evaluation.
-        nothing: the results of no elites.
+        description: its description if it belongs to the same evaluation.
+        empty: the results of no elites.
         n: number of elites.
-        together: number of elites that are evaluated at a time.
+        batch: number of elites that are evaluated at a time.
     """
     try:
-        results, found = read_tensors(partial, mapped=True)
+        results, stored = read_tensors(partial, mapped=True)
     except InputError:
-        return nothing
-    done = len(results["objective"]) if found == description and results.keys() == nothing.keys() else 0
+        return empty
+    done = len(results["objective"]) if stored == description and results.keys() == empty.keys() else 0
     fits = all(
-        values.shape == (done, *nothing[name].shape[1:]) and values.dtype.kind == "f"
+        values.shape == (done, *empty[name].shape[1:]) and values.dtype.kind == "f"
         for name, values in results.items()
     )
-    if not (done and fits and (done == n or (done < n and done % together == 0))):
-        return nothing
+    if not (done and fits and (done == n or (done < n and done % batch == 0))):
+        return empty
     return {name: np.array(values) for name, values in results.items()}
 
 
 def _fingerprint(archive: Archive, task: Environment, episodes: int, seed: int) -> str:
-    """A hash of all that decides the results of an evaluation: archive, task, options and versions."""
+    """A hash of everything that determines an evaluation's results: archive, task, options and versions."""
     options = {
         "archive": archive.description,
         "task": [task.name, task.physics_name, task.episode_length, task.integrator],
@@ -217,35 +221,40 @@ def _fingerprint(archive: Archive, task: Environment, episodes: int, seed: int) 
         "versions": machine.describe()["versions"],
     }
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
-    file, from_file, _ = word_for(task.name).rpartition(":")
+    file, from_file, _ = task_argument(task.name).rpartition(":")
     if from_file:
         digest.update(Path(file).read_bytes())
     for name, values in sorted(archive.elites.items()):
         digest.update(f"{name} {values.shape} {values.dtype}".encode())
-        for start in range(0, len(values), 64):  # few, for those on the disk
+        for start in range(0, len(values), 64):  # few rows at a time, because they may be on disk
             digest.update(values[start : start + 64].tobytes())
     return digest.hexdigest()
 
 
-def judge_of(archive: Archive, task: Environment, episodes: int) -> Judge:
-    """What plays the elites of an archive; an InputError if they are no policies for the task."""
-    at_least_one("episodes", episodes)
+def make_evaluator(archive: Archive, task: Environment, episodes: int) -> Evaluator:
+    """An evaluator of an archive's elites; an InputError if they are not policies for the task."""
+    check_count("episodes", episodes)
     if not len(archive):
         raise InputError("the archive is empty.")
     _check_fits(archive, task)
     network = Network.of(archive.description["network"])
     if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
         raise InputError(
-            f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
-            f"{task.observation_size} and takes {task.action_size}."
+            f"the policies take {network.sizes[0]} observations and return {network.outputs} actions; "
+            f"{task.name} has {task.observation_size} observations and {task.action_size} actions."
         )
-    return Judge(task, network, episodes, sample=archive.description.get("judge") == "sample")
+    sample_actions = archive.description.get("actions") == "sample"
+    return Evaluator(task, network, episodes, sample_actions)
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:
-    """Write the corrected archive, a table of all elites, and the figures, into an archive's folder.
+    """Write the corrected archive, a table of all elites, and the metrics to a folder.
 
-    Partial results of the evaluation that are there are removed.
+    The file of partial results is removed.
+
+    Args:
+        evaluation: what to write.
+        folder: an archive's folder.
     """
     evaluation.corrected.save(folder / "corrected.safetensors")
     write_text(folder / "evaluation.csv", evaluation.to_pandas().to_csv(index=False))
@@ -254,56 +263,54 @@ def save(evaluation: Evaluation, folder: Path) -> None:
 
 
 def figures(evaluation: Evaluation) -> dict[str, Any]:
-    """The corrected archive in numbers, and how well elites repeat what they were archived with."""
+    """Metrics of the corrected archive, and of how well elites reproduce their archived scores."""
     archive = evaluation.corrected
     objective = archive.elites["objective"]
-    stayed = evaluation.new_index == evaluation.index
     finite = np.isfinite(evaluation.objective)
+    loss = evaluation.archived_objective - evaluation.objective
+
+    def median(values: NumpyArray) -> float | None:
+        return float(np.median(values[finite])) if finite.any() else None
+
     return {
         "episodes": evaluation.episodes,
         "physics": evaluation.physics,
         "qd_offset": archive.qd_offset,
         "qd_score": metrics.qd_score(objective, archive.qd_offset),
-        "normalised_qd_score": metrics.normalised_qd_score(objective, archive.qd_offset, archive.cells),
+        "normalized_qd_score": metrics.normalized_qd_score(objective, archive.qd_offset, archive.cells),
         "coverage": metrics.coverage(objective, archive.cells),
         "best": metrics.best(objective),
         "mean": metrics.mean(objective),
         "elites": len(archive),
         "evaluated": len(evaluation.index),
         "diverged": int((~finite).sum()),
-        "stayed_in_cell": float(stayed.mean()),
-        "moved_median": float(np.median(evaluation.moved[finite])) if finite.any() else None,
-        "objective_spread_median": float(np.median(evaluation.objective_spread[finite]))
-        if finite.any()
-        else None,
-        "objective_lost_median": float(
-            np.median((evaluation.claimed_objective - evaluation.objective)[finite])
-        )
-        if finite.any()
-        else None,
+        "reproducibility": float((evaluation.new_index == evaluation.index).mean()),
+        "drift_median": median(evaluation.drift),
+        "objective_std_median": median(evaluation.objective_std),
+        "objective_loss_median": median(loss),
     }
 
 
 def read_figures(file: Path) -> dict[str, Any]:
-    """The `figures` in an evaluation.json, or an InputError."""
-    found = read_json(file)
-    if not isinstance(found, dict):
-        raise InputError(f"{file} does not hold the figures of an evaluation.")
-    for name, value in found.items():
-        if value is None or value != value:  # of an archive without elites there is no best one
-            found[name] = None
+    """The metrics in an evaluation.json; an InputError if they are not valid."""
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise InputError(f"{file} does not hold the metrics of an evaluation.")
+    for name, value in content.items():
+        if value is None or value != value:  # an archive without elites has no best one
+            content[name] = None
         elif not (isinstance(value, str) if name == "physics" else is_number(value)):
             raise InputError(f"{file}: {name} cannot be {reprlib.repr(value)}.")
-    return found
+    return content
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of an array that may be on disk, picked when used.
+    """Some rows of an array that may be on disk, read when they are used.
 
     Attributes:
-        values: (n, ...)
-        rows: (r,) which of them.
+        values: (n, ...) the array.
+        rows: (r,) numbers of the rows.
     """
 
     values: NumpyArray
@@ -320,42 +327,48 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows first: (r, ...)."""
+        """Shape (r, ...) of the rows."""
         return (len(self.rows), *self.values.shape[1:])
 
     @property
     def dtype(self) -> Any:
-        """Of the values."""
+        """Type of the values."""
         return self.values.dtype
 
 
 def task_of(archive: Archive, physics: str | None = None) -> Environment:
-    """The task an archive was made on, possibly on another engine."""
-    made = archive.description["task"]
+    """The task of an archive, with the same settings.
+
+    Args:
+        archive: an archive of policies.
+        physics: engine; that of the archive by default.
+    """
+    description = archive.description["task"]
+    name = description["name"]
     if archive.description.get("network") is None:
-        raise InputError(f"the solutions of {made['name']} are not policies.")
-    if not is_known(made["name"]):
+        raise InputError(f"the solutions of {name} are not policies.")
+    if not is_registered(name):
         raise InputError(
-            f"{made['name']} is a task of your own: give it by --task FILE.py:NAME, or task=... in Python."
+            f"{name} is a task of your own: give it by --task FILE.py:NAME, or task=... in Python."
         )
-    usual = sample(made["name"])
-    wanted = {
-        "physics": (physics or made["physics"], usual.physics_name),
-        "episode_length": (made["episode_length"], usual.episode_length),
-        "integrator": (made["integrator"], usual.integrator),
+    default = sample(name)
+    settings = {
+        "physics": (physics or description["physics"], default.physics_name),
+        "episode_length": (description["episode_length"], default.episode_length),
+        "integrator": (description["integrator"], default.integrator),
     }
-    task = make_task(made["name"], **{name: value for name, (value, own) in wanted.items() if value != own})
+    task = make_task(name, **{key: value for key, (value, usual) in settings.items() if value != usual})
     _check_fits(archive, task)
     return task
 
 
 def _check_fits(archive: Archive, task: Environment) -> None:
-    """Raise an InputError unless an archive's elites are policies for a task and measured as it measures."""
-    made = archive.description["task"]["name"]
+    """Raise an InputError unless an archive's elites are policies for a task, with the task's measures."""
+    name = archive.description["task"]["name"]
     if archive.description.get("network") is None:
-        raise InputError(f"the solutions of {made} are not policies.")
-    if made != task.name:
-        raise InputError(f"the archive is of {made}, not of {task.name}.")
+        raise InputError(f"the solutions of {name} are not policies.")
+    if name != task.name:
+        raise InputError(f"the archive is of {name}, not of {task.name}.")
     if archive.measure_names != task.measure_names or not np.allclose(archive.ranges, task.measure_ranges):
         raise InputError(
             f"the archive measures {', '.join(archive.measure_names)} in {archive.ranges}; {task.name} "
@@ -363,18 +376,25 @@ def _check_fits(archive: Archive, task: Environment) -> None:
         )
 
 
-def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, physics: str) -> Evaluation:
-    """Means, spreads, and the archive of what landed where; from (n, episodes) and (n, episodes, k)."""
-    objective, place = objectives.mean(axis=1), measures.mean(axis=1)
-    finite = np.isfinite(objective) & np.isfinite(place).all(axis=1)
+def _correct(archive: Archive, objectives: NumpyArray, measures: NumpyArray, physics: str) -> Evaluation:
+    """Means, standard deviations and the corrected archive.
+
+    Args:
+        archive: the evaluated archive.
+        objectives: (n, episodes) of its elites.
+        measures: (n, episodes, k) of its elites.
+        physics: engine of the evaluation.
+    """
+    objective, mean_measures = objectives.mean(axis=1), measures.mean(axis=1)
+    finite = np.isfinite(objective) & np.isfinite(mean_measures).all(axis=1)
     new_index = np.full(len(objective), -1)
-    new_index[finite] = archive.cells_of(place[finite])
+    new_index[finite] = archive.cells_of(mean_measures[finite])
     rows = best_of_each(new_index, objective)
     elites: dict[str, Any] = {name: Rows(values, rows) for name, values in archive.elites.items()}
     elites |= {
         "index": new_index[rows].astype(np.int32),
         "objective": objective[rows].astype(np.float32),
-        "measures": place[rows].astype(np.float32),
+        "measures": mean_measures[rows].astype(np.float32),
         "episodes": np.full(len(rows), objectives.shape[1], np.int32),
     }
     description = archive.description | {"corrected": {"episodes": objectives.shape[1], "physics": physics}}
@@ -383,11 +403,11 @@ def _summary(archive: Archive, objectives: NumpyArray, measures: NumpyArray, phy
         index=np.asarray(archive.elites["index"]),
         new_index=new_index,
         objective=objective,
-        objective_spread=objectives.std(axis=1),
-        measures=place,
-        measures_spread=measures.std(axis=1),
-        claimed_objective=np.asarray(archive.elites["objective"]),
-        claimed_measures=np.asarray(archive.elites["measures"]),
+        objective_std=objectives.std(axis=1),
+        measures=mean_measures,
+        measures_std=measures.std(axis=1),
+        archived_objective=np.asarray(archive.elites["objective"]),
+        archived_measures=np.asarray(archive.elites["measures"]),
         episodes=objectives.shape[1],
         physics=physics,
     )

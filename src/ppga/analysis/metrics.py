@@ -1,4 +1,4 @@
-"""The figures by which archives are compared, as plain functions of the elites' objectives."""
+"""Metrics that archives are compared by, as plain functions of the elites' objectives (n,)."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,14 @@ from ppga.storage import NumpyArray
 def qd_score(objective: ArrayLike, offset: float) -> float:
     """Sum over all elites of objective minus offset; empty cells add nothing.
 
-    The offset is a constant of the task, subtracted (as in pyribs), to be reported beside the score.
+    The offset is a constant of the task, to be reported with the score; it is subtracted, as in pyribs.
     """
     values = np.asarray(objective, np.float64)
     return float((values - offset).sum())
 
 
-def normalised_qd_score(objective: ArrayLike, offset: float, cells: int) -> float:
-    """QD-score divided by the number of cells: the mean over all cells, where an empty one counts 0."""
+def normalized_qd_score(objective: ArrayLike, offset: float, cells: int) -> float:
+    """QD-score divided by the number of cells: the mean over all cells, where an empty cell counts 0."""
     return qd_score(objective, offset) / cells
 
 
@@ -28,13 +28,13 @@ def coverage(objective: ArrayLike, cells: int) -> float:
 
 
 def best(objective: ArrayLike) -> float:
-    """Highest objective; NaN of an empty archive."""
+    """Highest objective; NaN if the archive is empty."""
     values = np.asarray(objective, np.float64)
     return float(values.max()) if len(values) else float("nan")
 
 
 def mean(objective: ArrayLike) -> float:
-    """Mean objective of the elites; NaN of an empty archive."""
+    """Mean objective of the elites; NaN if the archive is empty."""
     values = np.asarray(objective, np.float64)
     return float(values.mean()) if len(values) else float("nan")
 
@@ -42,7 +42,7 @@ def mean(objective: ArrayLike) -> float:
 def ccdf(objective: ArrayLike, cells: int, thresholds: ArrayLike) -> NumpyArray:
     """Complementary cumulative distribution: share of all cells whose elite reaches each threshold (t,).
 
-    Far to the left it is the coverage; it falls to 0 beyond the best.
+    At low thresholds it is the coverage; above the highest objective it is 0.
     """
     values = np.sort(np.asarray(objective, np.float64))
     below = np.searchsorted(values, np.asarray(thresholds, np.float64), side="left")
@@ -56,24 +56,24 @@ def bootstrap(
     draws: int = 10_000,
     seed: int = 0,
 ) -> tuple[NumpyArray, NumpyArray]:
-    """Bootstrapped interval of a statistic over runs: what it would be had other seeds been drawn.
+    """Bootstrapped confidence interval of a statistic over runs with different seeds.
 
     Args:
-        samples: (n, ...) one row a run.
+        samples: (n, ...) one row for each run.
         statistic: from resampled rows (draws, n, ...) to (draws, ...); their mean by default.
-        confidence: share of the resampled statistics inside.
-        draws: how many resamples.
+        confidence: share of the resampled statistics inside the interval.
+        draws: number of resamples.
         seed: of the resampling.
 
     Returns:
-        Lower and upper end (...); NaN when there are fewer than two runs, from which nothing can be said.
+        Lower and upper end (...) of the interval; NaN for fewer than two runs.
     """
     rows = np.asarray(samples, np.float64)
     if len(rows) < 2:
-        unknown = np.full(rows.shape[1:], np.nan)
-        return unknown, unknown
-    picked = np.random.default_rng(seed).integers(len(rows), size=(draws, len(rows)))
-    values = statistic(rows[picked])
+        undefined = np.full(rows.shape[1:], np.nan)
+        return undefined, undefined
+    resampled = np.random.default_rng(seed).integers(len(rows), size=(draws, len(rows)))
+    values = statistic(rows[resampled])
     tail = (1 - confidence) / 2
     low, high = np.quantile(values, [tail, 1 - tail], axis=0)
     return low, high

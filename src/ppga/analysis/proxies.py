@@ -1,7 +1,7 @@
-"""Do a task's measure proxies lead where its measures are? Tried on random policies.
+"""Check whether a task's measure proxies predict its measures, on random policies.
 
-PPGA climbs the return of a Markovian proxy, a number of every step, to move a measure of the whole episode.
-That works as far as the two go together, which is asked here.
+PPGA ascends the return of a Markovian proxy, a number of every step, to move a measure of the entire episode.
+This works as far as the two are correlated.
 """
 
 from collections.abc import Callable
@@ -13,31 +13,31 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ppga.archives.maps import literal
-from ppga.errors import InputError, at_least_one
-from ppga.networks import Network
+from ppga.archives.heatmaps import literal
+from ppga.errors import InputError, check_count
 from ppga.physics import Array
-from ppga.policies import init_mlp
+from ppga.policies.network import Network
+from ppga.policies.policy import init_mlp
 from ppga.rollouts import Recording, record
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
-LITTLE = 0.5
-"""A rank correlation below this is hardly a lead."""
-STILL = 1e-5
-"""What varies by less than this, in units of its size if that is above 1, does not vary but by rounding."""
+MIN_CORRELATION = 0.5
+"""A proxy with a smaller rank correlation is reported as a problem."""
+ROUNDING = 1e-5
+"""Values that vary by no more than this, relative to their size if that is above 1, count as constant."""
 
 
 @dataclass(frozen=True)
-class Together:
-    """Proxies and measures of random policies.
+class ProxyReport:
+    """Proxies and measures of n random policies.
 
     Attributes:
-        names: of the k measures.
+        names: names of the k measures.
         proxies: (n, k) mean of each policy's proxies over its episode.
-        measures: (n, k) what is to be measured.
-        correlation: (k,) between the two; NaN where one of them never changes.
-        rank_correlation: (k,) likewise, of the ranks.
+        measures: (n, k) measures of the episode.
+        correlation: (k,) correlation of proxies and measures; NaN where one of them is constant.
+        rank_correlation: (k,) correlation of their ranks; NaN where one of them is constant.
     """
 
     names: tuple[str, ...]
@@ -47,28 +47,30 @@ class Together:
     rank_correlation: NumpyArray
 
     def problems(self) -> list[str]:
-        """What stands against using them, in words."""
-        found = []
+        """One message for each proxy that does not predict its measure."""
+        messages = []
         for number, name in enumerate(self.names):
             rank = self.rank_correlation[number]
-            if _still(self.proxies[:, number]):
-                found.append(f"{name}: the proxy is always {self.proxies[0, number]:g}: nothing to climb.")
-            elif _still(self.measures[:, number]):
-                found.append(f"{name}: random policies always measure {self.measures[0, number]:g}.")
-            elif not rank >= LITTLE:
-                found.append(f"{name}: proxy and measure hardly go together (rank correlation {rank:.2f}).")
-        return found
+            if _is_constant(self.proxies[:, number]):
+                messages.append(
+                    f"{name}: the proxy is always {self.proxies[0, number]:g}; it has no gradient."
+                )
+            elif _is_constant(self.measures[:, number]):
+                messages.append(f"{name}: the measure is always {self.measures[0, number]:g}.")
+            elif not rank >= MIN_CORRELATION:
+                messages.append(f"{name}: proxy and measure have a rank correlation of only {rank:.2f}.")
+        return messages
 
     def plot(self) -> Axes:
-        """A cloud for each measure, a point a policy."""
+        """Draw a scatter plot for each measure, with a point for each policy."""
         figure = Figure(figsize=(3.6 * len(self.names), 3.4), layout="constrained")
-        spots = figure.subplots(1, len(self.names), squeeze=False)[0]
-        for number, (axes, name) in enumerate(zip(spots, self.names, strict=True)):
+        row = figure.subplots(1, len(self.names), squeeze=False)[0]
+        for number, (axes, name) in enumerate(zip(row, self.names, strict=True)):
             axes.scatter(self.proxies[:, number], self.measures[:, number], s=12, alpha=0.6, color="#264683")
             axes.set_xlabel("mean of the proxy")
             axes.set_ylabel(literal(name))
             axes.set_title(f"rank correlation {self.rank_correlation[number]:.2f}", fontsize="medium")
-        return spots[0]  # type: ignore[no-any-return]
+        return row[0]  # type: ignore[no-any-return]
 
 
 def check_proxies(
@@ -76,33 +78,35 @@ def check_proxies(
     measure: Callable[[Recording], NumpyArray] | None = None,
     policies: int = 64,
     seed: int = 0,
-) -> Together:
-    """Play an episode with each of many random policies, and hold measures against proxies.
+) -> ProxyReport:
+    """Play one episode with each of many random policies, and compare their proxies with their measures.
 
     Args:
-        task: whose proxies.
-        measure: what is to be measured, (n, k), of whole episodes; the task's own measures by default. Steps
-            after the end of an episode have `alive` False.
-        policies: how many.
+        task: the task.
+        measure: recording of n episodes -> measures (n, k); the task's own by default. Steps after the end of
+            an episode are not `active`.
+        policies: number of policies.
         seed: of policies and starts.
     """
-    at_least_one("policies", policies)
+    check_count("policies", policies)
     network = Network((task.observation_size, 32, task.action_size))
     policy_key, key = jax.random.split(jax.random.key(seed))
-    # from timid to wild: small actions alone would tell little
-    loud = jnp.geomspace(0.3, 10.0, policies)[:, None]
+    # from small to large actions: small ones alone would hardly vary the measures
+    scales = jnp.geomspace(0.3, 10.0, policies)[:, None]
     keys = jax.random.split(policy_key, policies)
-    parameters = loud * jax.vmap(lambda key: network.flatten(init_mlp(key, network.sizes)))(keys)
+    parameters = scales * jax.vmap(lambda key: network.flatten(init_mlp(key, network.sizes)))(keys)
 
     def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001
-        return jax.vmap(lambda own, seen: jnp.tanh(network(own, seen)))(parameters, observation)
+        return jax.vmap(lambda flat, each: jnp.tanh(network(flat, each)))(parameters, observation)
 
-    seen: Recording = jax.jit(lambda key: record(task, act, key, policies, task.episode_length))(key)
-    alive = np.asarray(seen.alive)
-    total, steps = np.asarray(seen.proxies).sum(axis=1), alive.sum(axis=1)
+    play = jax.jit(lambda key: record(task, act, key, policies, task.episode_length))
+    recording: Recording = play(key)
+    total, steps = np.asarray(recording.proxies).sum(axis=1), np.asarray(recording.active).sum(axis=1)
     proxies = total / np.maximum(steps, 1)[:, None]
-    found = task.measures(jnp.asarray(total), jnp.asarray(steps)) if measure is None else measure(seen)
-    measures = np.asarray(found, float)
+    if measure is None:
+        measures = np.asarray(task.measures(jnp.asarray(total), jnp.asarray(steps)), float)
+    else:
+        measures = np.asarray(measure(recording), float)
     if measures.shape == (policies,) and proxies.shape[1] == 1:
         measures = measures[:, None]
     if measures.shape != proxies.shape:
@@ -118,34 +122,36 @@ def check_proxies(
                 f"{values.tolist()[:8]}{'' if policies <= 8 else ' ...'}."
             )
     pairs = list(zip(proxies.T, measures.T, strict=True))
-    return Together(
+    return ProxyReport(
         task.measure_names,
         proxies,
         measures,
-        np.array([_correlation(one, other) for one, other in pairs]),
-        np.array([_rank_correlation(one, other) for one, other in pairs]),
+        np.array([_correlation(a, b) for a, b in pairs]),
+        np.array([_rank_correlation(a, b) for a, b in pairs]),
     )
 
 
-def _correlation(one: NumpyArray, other: NumpyArray) -> float:
-    if _still(one) or _still(other):
+def _correlation(a: NumpyArray, b: NumpyArray) -> float:
+    """Correlation of values (n,) and (n,); NaN if one of them is constant."""
+    if _is_constant(a) or _is_constant(b):
         return float("nan")
-    return float(np.corrcoef(one, other)[0, 1])
+    return float(np.corrcoef(a, b)[0, 1])
 
 
-def _rank_correlation(one: NumpyArray, other: NumpyArray) -> float:
-    if _still(one) or _still(other):  # ranks would make much of rounding
+def _rank_correlation(a: NumpyArray, b: NumpyArray) -> float:
+    """Correlation of the ranks of values (n,) and (n,); NaN if one of them is constant."""
+    if _is_constant(a) or _is_constant(b):  # ranks would magnify rounding
         return float("nan")
-    return _correlation(_ranks(one), _ranks(other))
+    return _correlation(_ranks(a), _ranks(b))
 
 
-def _still(values: NumpyArray) -> bool:
-    """Whether they never change."""
-    return bool(np.ptp(values) <= STILL * max(1.0, np.abs(values).max()))
+def _is_constant(values: NumpyArray) -> bool:
+    """Whether values vary by no more than rounding."""
+    return bool(np.ptp(values) <= ROUNDING * max(1.0, np.abs(values).max()))
 
 
 def _ranks(values: NumpyArray) -> NumpyArray:
-    """Ranks, the mean of them where values are equal."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    """Ranks (n,) of values (n,); equal values have the mean of their ranks."""
+    _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[which])
+    return np.asarray((last - (counts - 1) / 2)[group])

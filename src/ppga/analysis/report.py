@@ -1,4 +1,4 @@
-"""One page about one run or many: self-contained HTML, and its figures as PNG and SVG."""
+"""Reports: one self-contained HTML page about any number of runs, with its figures as PNG and SVG."""
 
 import base64
 import html
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ppga.analysis import film, gaits, metrics, plots
+from ppga.analysis import frames, gaits, metrics, plots
 from ppga.analysis.runs import Run, read_runs
-from ppga.archives import maps
+from ppga.archives import heatmaps
 from ppga.errors import InputError
-from ppga.runs.folder import FIGURES
+from ppga.runs.folder import ARCHIVE_METRICS
 from ppga.storage import plain_name, replacing, write_text
-from ppga.tasks import is_known, sample
+from ppga.tasks import is_registered, sample
 
 if TYPE_CHECKING:
     import pandas
@@ -53,12 +53,18 @@ PAPER = {
         "ant": (0.12, 1020),
     },
 }
-"""Corrected coverage and best of Batra et al., ICLR 2024. Its QD-scores carry an offset it does not print."""
+"""Corrected coverage and best in Batra et al., ICLR 2024. Its QD-scores have an unpublished offset."""
 
 
 @dataclass
 class _Page:
-    """Grows as figures are drawn."""
+    """A page that is written after all figures were drawn.
+
+    Attributes:
+        folder: folder of the report.
+        body: HTML elements.
+        notes: messages for the top of the page.
+    """
 
     folder: Path
     body: list[str] = field(default_factory=list)
@@ -71,25 +77,31 @@ class _Page:
         self.body.append(frame.to_html(index=False, na_rep="", border=0, justify="left"))
 
     def _file(self, name: str) -> Path:
-        """Where a picture goes; a task's name is whatever an archive says."""
+        """Path of a figure; names of tasks come from archives and may contain any character."""
         return self.folder / "figures" / plain_name(name)
 
     def figure(self, name: str, caption: str, draw: Callable[[], Axes]) -> None:
-        """Draw a figure; what cannot be drawn is said, and the rest still comes."""
+        """Draw a figure into files and onto the page; a note says so if it cannot be drawn.
+
+        Args:
+            name: name of the files, without ending.
+            caption: text below the figure.
+            draw: draws it and returns its axes.
+        """
         try:
             axes = draw()
             for form in ("svg", "png"):
                 with replacing(self._file(f"{name}.{form}")) as aside:
                     plots.save(axes, aside, form)
-                    picture = aside.read_bytes()
-                axes.get_figure(root=True).set_layout_engine(None)  # type: ignore[union-attr]  # it is laid out
+                    image = aside.read_bytes()
+                axes.get_figure(root=True).set_layout_engine(None)  # type: ignore[union-attr]  # layout is done
         except (InputError, ValueError, KeyError, IndexError) as error:
             self.notes.append(f"{caption}: could not be drawn ({error}).")
             return
-        self._show(caption, "png", picture)
+        self._show(caption, "png", image)
 
     def animation(self, name: str, caption: str, draw: Callable[[Path], Path]) -> None:
-        """Draw a moving picture; what cannot be drawn is said."""
+        """Add an animation; see `figure`, but `draw` writes a given GIF file and returns its path."""
         try:
             path = draw(self._file(f"{name}.gif"))
         except InputError as error:
@@ -97,8 +109,8 @@ class _Page:
         else:
             self._show(caption, "gif", path.read_bytes())
 
-    def _show(self, caption: str, form: str, picture: bytes) -> None:
-        data, text = base64.b64encode(picture).decode(), html.escape(caption)
+    def _show(self, caption: str, form: str, image: bytes) -> None:
+        data, text = base64.b64encode(image).decode(), html.escape(caption)
         self.body.append(
             f'<figure><img alt="{text}" src="data:image/{form};base64,{data}">'
             f"<figcaption>{text}</figcaption></figure>"
@@ -106,7 +118,7 @@ class _Page:
 
 
 def groups_of(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
-    """Runs by task and algorithm, in that order."""
+    """Runs by task and algorithm, sorted."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.group, run.seed)):
         groups.setdefault(run.group, []).append(run)
@@ -114,18 +126,20 @@ def groups_of(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
 
 
 def summary(runs: Sequence[Run]) -> "pandas.DataFrame":
-    """A row for each task and algorithm: means over seeds with 95% bootstrapped intervals."""
+    """A data frame with one row for each task and algorithm: means over seeds with 95% intervals."""
     import pandas
 
     rows = []
     for (task, algorithm), members in groups_of(runs).items():
         last = [run.metrics[-1] for run in members]
         row: dict[str, Any] = {"task": task, "algorithm": algorithm, "seeds": len(members)}
-        row |= {plots.NAMES[name]: _interval([line.get(name) for line in last], name) for name in FIGURES}
-        judged = [run.evaluation for run in members if run.evaluation]
-        row["corrected"] = f"{len(judged)} of {len(members)}"
-        for name in FIGURES:
-            row[f"corrected {plots.NAMES[name]}"] = _interval([found.get(name) for found in judged], name)
+        row |= {
+            plots.NAMES[name]: _interval([line.get(name) for line in last], name) for name in ARCHIVE_METRICS
+        }
+        evaluations = [run.evaluation for run in members if run.evaluation]
+        row["corrected"] = f"{len(evaluations)} of {len(members)}"
+        for name in ARCHIVE_METRICS:
+            row[f"corrected {plots.NAMES[name]}"] = _interval([each.get(name) for each in evaluations], name)
         row["QD offset"] = f"{last[0]['qd_offset']:g}"
         paper = PAPER.get(algorithm, {}).get(task)
         row["paper (other physics)"] = f"coverage {paper[0]:.0%}, best {paper[1]:,}" if paper else ""
@@ -134,10 +148,10 @@ def summary(runs: Sequence[Run]) -> "pandas.DataFrame":
 
 
 def _interval(values: Sequence[float | None], name: str) -> str:
-    """Mean, and the interval in brackets where there are several."""
+    """Mean of a metric over runs, and its interval in brackets if there are several."""
     known = np.array([value for value in values if value is not None], float)
     if not len(known):
-        return "not known"
+        return "unknown"
     form = ".1%" if name == "coverage" else ",.0f"
     text = f"{known.mean():{form}}"
     if len(known) > 1:
@@ -147,31 +161,31 @@ def _interval(values: Sequence[float | None], name: str) -> str:
 
 
 def report(paths: Iterable[str | Path], output: str | Path, notes: Sequence[str] = ()) -> Path:
-    """Write a report about runs; return the page's path.
+    """Write a report about runs, and return the path of its page.
 
     Args:
-        paths: runs' folders; those that cannot be read are named on the page.
+        paths: runs' folders or archives' files; the page lists those that cannot be read.
         output: folder for `report.html` and `figures/`.
-        notes: what else a reader should know.
+        notes: further messages for the top of the page.
     """
     runs, problems = read_runs(paths)
     if not runs:
         raise InputError("nothing to report. " + " ".join(problems))
     page = _Page(Path(output), notes=[*problems, *notes])
     groups = groups_of(runs)
-    page.heading("What came out")
+    page.heading("Results")
     page.table(summary(runs))
     for members in groups.values():
         name = f"{members[0].algorithm} on {members[0].task}"
         if len(members) == 1:
-            page.notes.append(f"{name}: one seed only, so there is no interval.")
+            page.notes.append(f"{name}: only one seed, so there is no interval.")
         missing = [run.name for run in members if run.corrected is None]
         if missing:
             page.notes.append(
-                f"{name}: no corrected archive of {', '.join(missing)} as it is now "
-                "(ppga evaluate RUN makes it)."
+                f"{name}: no up-to-date corrected archive of {', '.join(missing)} "
+                "(ppga evaluate RUN writes it)."
             )
-        page.notes += [f"{name}: {odd}" for odd in _not_alike(members)]
+        page.notes += [f"{name}: {difference}" for difference in _differences(members)]
         page.notes += [note for run in members if (note := _missing_lines(run))]
     for task in dict.fromkeys(run.task for run in runs):
         _task_section(page, task, {key[1]: members for key, members in groups.items() if key[0] == task})
@@ -180,21 +194,21 @@ def report(paths: Iterable[str | Path], output: str | Path, notes: Sequence[str]
     return _write(page, runs)
 
 
-def _not_alike(members: Sequence[Run]) -> list[str]:
-    """What runs that are shown as seeds of one system do not have in common."""
-    odd = []
+def _differences(members: Sequence[Run]) -> list[str]:
+    """Messages about differences between runs that are shown as seeds of one system."""
+    messages = []
     for option in dict.fromkeys(option for run in members for option in run.settings):
         values = list(dict.fromkeys(str(run.settings.get(option)) for run in members))
         if len(values) > 1:
-            odd.append(f"not seeds of the same, {option} is {' or '.join(values)}.")
+            messages.append(f"runs differ in more than the seed, {option} is {' or '.join(values)}.")
     if len({run.seed for run in members}) < len(members):
-        odd.append("a seed is there more than once, so the interval is too narrow.")
-    return odd
+        messages.append("several runs have the same seed, so the interval is too narrow.")
+    return messages
 
 
 def _missing_lines(run: Run) -> str | None:
     """A note if the metrics lack lines of iterations before the last one."""
-    if run.alone or run.metrics[-1]["iteration"] <= len(run.metrics):
+    if run.archive_only or run.metrics[-1]["iteration"] <= len(run.metrics):
         return None
     last = run.metrics[-1]["iteration"]
     missing = last - len(run.metrics)
@@ -202,33 +216,35 @@ def _missing_lines(run: Run) -> str | None:
 
 
 def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:
-    page.heading(f"{task}: over the course of training")
-    courses = {name: runs for name, runs in groups.items() if not runs[0].alone}
-    for over in ("evaluations", "env_steps", "wall_time") if courses else ():
-        for what in FIGURES:
+    page.heading(f"{task}: training")
+    trained = {name: runs for name, runs in groups.items() if not runs[0].archive_only}
+    for over in ("evaluations", "env_steps", "wall_time") if trained else ():
+        for what in ARCHIVE_METRICS:
             caption = f"{plots.NAMES[what]} over {plots.NAMES[over]}"
             page.figure(
                 f"{task}-{what}-{over}",
                 caption,
-                lambda what=what, over=over: plots.curve(courses, what, over),  # type: ignore[misc]
+                lambda what=what, over=over: plots.curve(trained, what, over),  # type: ignore[misc]
             )
-    plain = {name: [run.archive for run in runs if run.archive] for name, runs in groups.items()}
-    page.figure(f"{task}-ccdf", "how many cells reach a reward", lambda: plots.ccdf(plain))
-    judged = {name: [run.corrected for run in runs if run.corrected] for name, runs in groups.items()}
-    if any(judged.values()):
+    archived = {name: [run.archive for run in runs if run.archive] for name, runs in groups.items()}
+    page.figure(f"{task}-ccdf", "share of the cells that reach a reward", lambda: plots.ccdf(archived))
+    corrected = {name: [run.corrected for run in runs if run.corrected] for name, runs in groups.items()}
+    if any(corrected.values()):
         page.figure(
-            f"{task}-ccdf-corrected", "how many cells reach a reward, corrected", lambda: plots.ccdf(judged)
+            f"{task}-ccdf-corrected",
+            "share of the cells that reach a reward, corrected archives",
+            lambda: plots.ccdf(corrected),
         )
     archives = [run.archive for runs in groups.values() for run in runs if run.archive]
     if len(archives) > 1:
-        scale = maps.shared_scale(archives)
+        scale = heatmaps.shared_scale(archives)
         for runs in groups.values():
             for run in runs:
                 if run.archive:
                     page.figure(
-                        f"{run.file}-heatmap-shared",
-                        f"{run.name}, colours shared by all runs of {task}",
-                        lambda run=run: maps.heatmap(run.archive, scale=scale),  # type: ignore[misc]
+                        f"{run.figure_name}-heatmap-shared",
+                        f"{run.name}, colors shared by all runs of {task}",
+                        lambda run=run: heatmaps.heatmap(run.archive, scale=scale),  # type: ignore[misc]
                     )
 
 
@@ -238,37 +254,48 @@ def _run_section(page: _Page, run: Run) -> None:
     if archive is None or not len(archive):
         page.notes.append(f"{run.name}: no archive was written yet.")
     else:
-        both = [one for one in (archive, run.corrected) if one is not None]
-        scale = maps.shared_scale(both)
-        page.figure(f"{run.file}-heatmap", "the archive", lambda: maps.heatmap(archive, scale=scale))
+        both = [each for each in (archive, run.corrected) if each is not None]
+        scale = heatmaps.shared_scale(both)
+        page.figure(
+            f"{run.figure_name}-heatmap", "the archive", lambda: heatmaps.heatmap(archive, scale=scale)
+        )
         corrected = run.corrected
         if corrected is not None:
             page.figure(
-                f"{run.file}-heatmap-corrected",
-                "the corrected archive, same colours",
-                lambda: maps.heatmap(corrected, scale=scale),
+                f"{run.figure_name}-heatmap-corrected",
+                "the corrected archive, same colors",
+                lambda: heatmaps.heatmap(corrected, scale=scale),
             )
         if len(archive.measure_names) > 2:
             page.figure(
-                f"{run.file}-parallel", "elites across measures", lambda: plots.parallel_axes(archive)
+                f"{run.figure_name}-parallel", "elites across measures", lambda: plots.parallel_axes(archive)
             )
         if len(archive.measure_names) >= 2 and "search_measures" in run.metrics[0]:
-            page.figure(f"{run.file}-path", "where the search policy went", lambda: plots.search_path(run))
-        if archive.description.get("network") and is_known(archive.description["task"]["name"]):
+            page.figure(
+                f"{run.figure_name}-trajectory",
+                "trajectory of the search policy",
+                lambda: plots.trajectory(run),
+            )
+        if archive.description.get("network") and is_registered(archive.description["task"]["name"]):
             cells, task = gaits.corners(archive), sample(archive.description["task"]["name"])
             if task.model is not None:
                 page.figure(
-                    f"{run.file}-film", "strides, frame by frame", lambda: film.strips(archive, cells)
+                    f"{run.figure_name}-frames",
+                    "strides, frame by frame",
+                    lambda: frames.strips(archive, cells),
                 )
             if task.has_feet:
-                page.figure(f"{run.file}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
-        if run.alone:
-            page.notes.append(f"{run.name}: an archive by itself does not tell how it was trained.")
+                page.figure(f"{run.figure_name}-gaits", "gaits", lambda: gaits.diagram(archive, cells))
+        if run.archive_only:
+            page.notes.append(f"{run.name}: the file of an archive has no metrics of its training.")
             return
-        page.animation(f"{run.file}-growth", "how the archive grew", lambda path: plots.growth(run, path))
-    if "xnes_mean" in run.metrics[0]:
-        page.figure(f"{run.file}-xnes", "xNES' mean and step size", lambda: plots.xnes(run))
-    page.figure(f"{run.file}-times", "where the time went", lambda: plots.times(run))
+        page.animation(
+            f"{run.figure_name}-growth", "growth of the archive", lambda path: plots.growth(run, path)
+        )
+    if "strategy_mean" in run.metrics[0]:
+        caption = "mean and step size of the evolution strategy"
+        page.figure(f"{run.figure_name}-strategy", caption, lambda: plots.strategy(run))
+    page.figure(f"{run.figure_name}-times", "seconds of each phase", lambda: plots.times(run))
 
 
 STYLE = """
@@ -285,10 +312,10 @@ td, th { padding: 0.3em 0.8em; border-bottom: 1px solid #ddd; text-align: left; 
 def _write(page: _Page, runs: Sequence[Run]) -> Path:
     title = f"ppga: {len(runs)} run{'s' if len(runs) > 1 else ''}"
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in page.notes)
-    shown = f'<div class="notes"><p>What to know:</p><ul>{notes}</ul></div>' if notes else ""
+    box = f'<div class="notes"><p>Notes:</p><ul>{notes}</ul></div>' if notes else ""
     text = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{title}</h1>{shown}{''.join(page.body)}</body></html>\n"
+        f"<style>{STYLE}</style></head><body><h1>{title}</h1>{box}{''.join(page.body)}</body></html>\n"
     )
     path = page.folder / "report.html"
     write_text(path, text)

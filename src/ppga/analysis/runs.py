@@ -1,18 +1,18 @@
-"""Runs as data: what their folders say, as tables and archives."""
+"""Runs as data: the metrics and archives in their folders."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppga.algorithms.base import AlgorithmConfig
+from ppga.algorithms.registry import config_to_json
 from ppga.analysis import metrics
 from ppga.analysis.corrected import read_figures
 from ppga.archives import Archive, load_archive
-from ppga.archives.shipped import shipped
+from ppga.archives.included import find_included
 from ppga.errors import InputError
 from ppga.limits import MOST_CELLS
-from ppga.runs.config import PPGAConfig
 from ppga.runs.folder import RunFolder, read_lines, read_metrics
 from ppga.storage import is_number
 
@@ -20,21 +20,25 @@ if TYPE_CHECKING:
     import pandas
 
 ARCHIVED, CORRECTED = "archive.safetensors", "corrected.safetensors"
+"""Names of the archives' files in a run's folder."""
+VARIANTS = {"strategy.kind": "xnes", "step": "walk"}
+"""Settings whose value is part of a run's name, unless it is the one that PPGA is published with."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, read.
+    """The content of a run's folder, or of an archive's file.
 
     Attributes:
-        path: the folder; or the file of an archive by itself.
-        task: what was learnt.
-        algorithm: how.
-        seed: of its randomness.
-        metrics: a dict an iteration.
-        archive: the elites; None if none were written yet.
-        corrected: the corrected archive; None if `ppga evaluate` has not made one.
-        evaluation: its figures.
+        path: the folder or file.
+        task: name of the task.
+        algorithm: label of the run; its algorithm, and how that was changed, by default.
+        seed: random seed.
+        metrics: one dict for each iteration.
+        archive: the archive as trained; None if none was written yet.
+        corrected: the corrected archive; None unless `ppga evaluate` has written one of the same iteration.
+        evaluation: metrics of the corrected archive.
+        settings: dotted name -> value of each setting that runs of one group share.
     """
 
     path: Path
@@ -49,37 +53,37 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's, or the file's."""
-        return self.path.stem if self.alone else self.path.name
+        """Name of the folder, or of the file without its ending."""
+        return self.path.stem if self.archive_only else self.path.name
 
     @property
-    def file(self) -> str:
-        """What files about it are called: runs of a study have the same name on every task."""
+    def figure_name(self) -> str:
+        """Beginning of the names of its figures' files; it includes the task, as in a study of several."""
         return self.name if self.name.startswith(self.task) else f"{self.task}-{self.name}"
 
     @property
-    def alone(self) -> bool:
-        """Whether there is an archive and nothing else: its metrics are one line, of the archive as it is."""
+    def archive_only(self) -> bool:
+        """Whether it is an archive's file: its metrics are one line, those of the archive."""
         return self.path.is_file()
 
     @property
     def group(self) -> tuple[str, str]:
-        """Runs that should differ in their seed only."""
+        """Task and algorithm; runs of one group should differ in their seed only."""
         return self.task, self.algorithm
 
     def snapshots(self) -> Iterator[dict[str, Any]]:
-        """Which cells were filled, and how well, every few iterations: iteration, cells, objectives.
+        """Snapshots of the occupied cells: iteration, cells and objectives of each.
 
-        They are read one at a time: a file of a long run may be larger than the memory.
+        They are read one at a time, because the file of a long run may be larger than the memory.
         """
         file = RunFolder(self.path).cells
-        for shot in read_lines(file) if file.is_file() else ():
-            if not self._is_snapshot(shot):
-                raise InputError(f"{file}: the line of iteration {shot['iteration']} is not one of cells.")
-            yield shot
+        for snapshot in read_lines(file) if file.is_file() else ():
+            if not self._is_snapshot(snapshot):
+                raise InputError(f"{file}: the line of iteration {snapshot['iteration']} is not a snapshot.")
+            yield snapshot
 
-    def _is_snapshot(self, shot: Mapping[str, Any]) -> bool:
-        cells, objectives = shot.get("cells"), shot.get("objectives")
+    def _is_snapshot(self, snapshot: Mapping[str, Any]) -> bool:
+        cells, objectives = snapshot.get("cells"), snapshot.get("objectives")
         most = MOST_CELLS if self.archive is None else self.archive.cells
         return (
             isinstance(cells, list)
@@ -90,37 +94,42 @@ class Run:
         )
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A row an iteration; lists stay lists."""
+        """The metrics as a data frame with one row for each iteration; lists stay lists."""
         import pandas
 
         return pandas.DataFrame(list(self.metrics))
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run's folder, or an archive's file by itself; archives stay on disk until used."""
-    file = shipped(path) or Path(path)
+    """Read a run's folder or an archive's file; archives stay on disk until they are used.
+
+    Args:
+        path: a run's folder, an archive's file, or pretrained:NAME.
+    """
+    file = find_included(path) or Path(path)
     if file.is_file():
         return _read_archive(file)
     folder = RunFolder(Path(path))
     task, config, _ = folder.read()
     lines = list(read_metrics(folder.metrics)) if folder.metrics.is_file() else []
-    place = folder.archive.parent
+    parent = folder.archive.parent
     archives = {
-        name: load_archive(place / name, mapped=True) if (place / name).is_file() else None
+        name: load_archive(parent / name, mapped=True) if (parent / name).is_file() else None
         for name in (ARCHIVED, CORRECTED)
     }
-    figures = place / "evaluation.json"
+    figures = parent / "evaluation.json"
     evaluation = read_figures(figures) if figures.is_file() else None
-    plain, corrected = archives[ARCHIVED], archives[CORRECTED]
-    if corrected and plain and corrected.description.get("iteration") != plain.description.get("iteration"):
-        corrected = evaluation = None  # the run has gone on since
+    archive, corrected = archives[ARCHIVED], archives[CORRECTED]
+    iterations = {each.description.get("iteration") for each in (archive, corrected) if each}
+    if len(iterations) > 1:  # the run has continued since the evaluation
+        corrected = evaluation = None
     return Run(
         folder.path,
         task,
-        _called(config),
+        _label(config),
         config.seed,
         lines,
-        plain,
+        archive,
         corrected,
         evaluation,
         _settings(config),
@@ -128,58 +137,63 @@ def read_run(path: str | Path) -> Run:
 
 
 def _read_archive(file: Path) -> Run:
-    """An archive by itself, as a run without a course."""
+    """An archive's file as a run with one line of metrics."""
     archive = load_archive(file, mapped=True)
-    told, objective = archive.description, archive.elites["objective"]
+    description, objective = archive.description, archive.elites["objective"]
     line = {
-        "iteration": told.get("iteration"),
+        "iteration": description.get("iteration"),
         "qd_offset": archive.qd_offset,
         "qd_score": archive.qd_score,
         "coverage": archive.coverage,
         "best": metrics.best(objective),
         "mean": metrics.mean(objective),
     }
-    judged = "corrected" in told
+    corrected = "corrected" in description
     return Run(
         file,
-        told["task"]["name"],
-        f"{told.get('algorithm')} ({file.stem})",
-        told.get("seed") or 0,
+        description["task"]["name"],
+        f"{description.get('algorithm')} ({file.stem})",
+        description.get("seed") or 0,
         [line],
         archive,
-        archive if judged else None,
-        line if judged else None,
+        archive if corrected else None,
+        line if corrected else None,
         {},
     )
 
 
-def _settings(config: PPGAConfig) -> dict[str, Any]:
-    """What makes a run what it is, besides its seed: by option."""
-    told = dataclasses.asdict(config)
-    for name in ("seed", "label", "keeping"):
-        del told[name]
-    parts = {name: part if isinstance(part, dict) else {"": part} for name, part in told.items()}
-    return {
-        ".".join(filter(None, (name, option))): value
-        for name, part in parts.items()
-        for option, value in part.items()
-    }
+def _settings(config: AlgorithmConfig) -> dict[str, Any]:
+    """Dotted name -> value of the settings that runs of one group share: not those of seed, label and log."""
+    settings = config_to_json(config)
+    for name in ("seed", "label", "log"):
+        del settings[name]
+    return dict(_flatten(settings))
 
 
-def _called(config: PPGAConfig) -> str:
-    """What a run was labelled; or the algorithm, and how it was changed."""
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested settings."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _label(config: AlgorithmConfig) -> str:
+    """The label of a run; by default its algorithm, and how that was changed."""
     if config.label:
         return config.label
-    changed = [
-        word
-        for word, plain in ((config.search.strategy, "xnes"), (config.search.step, "walk"))
-        if word != plain
-    ]
+    settings = _settings(config)
+    changed = [settings[name] for name, value in VARIANTS.items() if settings.get(name, value) != value]
     return "-".join([config.algorithm, *changed])
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """Read what can be read; say what cannot."""
+    """Read runs.
+
+    Returns:
+        The runs that can be read and have finished an iteration, and a message for each of the rest.
+    """
     runs, problems = [], []
     for path in paths:
         try:

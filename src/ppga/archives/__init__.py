@@ -3,7 +3,18 @@
 Nothing here needs JAX, so an archive can be read wherever NumPy and pyribs are.
 """
 
+from ppga.archives.elites import ArchiveConfig, EliteArchive
 from ppga.archives.files import Archive, load_archive, pretrained
-from ppga.archives.pair import ArchiveConfig, ArchivePair, Guidance
+from ppga.archives.soft import RibsSoftArchive, SoftAddition, SoftArchive, SoftArchiveConfig
 
-__all__ = ["Archive", "ArchiveConfig", "ArchivePair", "Guidance", "load_archive", "pretrained"]
+__all__ = [
+    "Archive",
+    "ArchiveConfig",
+    "EliteArchive",
+    "RibsSoftArchive",
+    "SoftAddition",
+    "SoftArchive",
+    "SoftArchiveConfig",
+    "load_archive",
+    "pretrained",
+]

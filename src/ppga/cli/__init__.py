@@ -1,18 +1,41 @@
-"""The command line."""
+"""The command line: `ppga COMMAND`, with one module for each command.
 
+A command's module is imported when the command is called, so help and errors appear at once.
+"""
+
+import importlib
 import io
 import sys
 import warnings
 
-import tyro
-
-from ppga.cli.archives import adapt, compare, evaluate, export, report, view
-from ppga.cli.lists import algorithms, tasks
-from ppga.cli.measuring import bench, doctor
 from ppga.cli.output import unfailing_output
-from ppga.cli.runs import demo, reproduce, study, task_first, train_command
-from ppga.errors import InputError, StorageWarning, one_line
+from ppga.errors import InputError, StorageWarning, check_choice, one_line
 from ppga.version import __version__
+
+GROUPS = {
+    "Train": {
+        "train": "train an archive of many good and different policies",
+        "demo": "train for five minutes, and show how differently the elites walk",
+        "study": "compare algorithms over tasks and seeds",
+        "reproduce": "run the experiments of the paper",
+    },
+    "Inspect": {
+        "view": "show an archive in the browser: click a cell, and watch its elite walk",
+        "report": "write a page about runs: curves, heatmaps, gaits, and tables over seeds",
+        "evaluate": "re-evaluate all elites of an archive: the corrected archive",
+        "compare": "compare two archives cell by cell",
+    },
+    "Use": {
+        "export": "write policies as ONNX or NumPy files, or a smaller archive",
+        "adapt": "damage the robot, and find an elite that still works within a few trials",
+    },
+    "Information": {
+        "tasks": "list the tasks",
+        "algorithms": "list the algorithms",
+        "doctor": "check this machine",
+    },
+}
+"""Commands with their summaries."""
 
 
 def main() -> None:
@@ -22,54 +45,51 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead of failing
     warnings.formatwarning = _format_warning
     with unfailing_output():
-        _command()
+        try:
+            run(sys.argv[1:])
+        except InputError as error:
+            print(f"ppga: {one_line(str(error))}", file=sys.stderr)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            message = "ppga: stopped at once; ppga train --resume RUN continues from the last checkpoint"
+            print(message, file=sys.stderr)
+            sys.exit(130)
 
 
-def _command() -> None:
-    try:
-        words = task_first(sys.argv[1:])
-        if words == ["--version"]:
-            print(f"ppga {__version__}")
-            return
-        tyro.extras.subcommand_cli_from_dict(
-            {
-                "report": report,
-                "compare": compare,
-                "train": train_command(words),
-                "evaluate": evaluate,
-                "view": view,
-                "export": export,
-                "adapt": adapt,
-                "study": study,
-                "reproduce": reproduce,
-                "demo": demo,
-                "tasks": tasks,
-                "algorithms": algorithms,
-                "doctor": doctor,
-                "bench": bench,
-            },
-            prog="ppga",
-            args=words,
-            description="Quality-diversity reinforcement learning: archives of good, different policies.\n\n"
-            "ppga --version tells which version this is.",
-        )
-    except InputError as error:
-        print(f"ppga: {one_line(str(error))}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print(
-            "ppga: stopped at once; ppga train --resume RUN goes on from its last checkpoint", file=sys.stderr
-        )
-        sys.exit(130)
+def run(words: list[str]) -> None:
+    """Run a command.
+
+    Args:
+        words: the command and its arguments.
+    """
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+    elif words[0] == "--version":
+        print(f"ppga {__version__}")
+    else:
+        command = check_choice("command", words[0], [name for group in GROUPS.values() for name in group])
+        importlib.import_module(f"ppga.cli.{command}").main(words[1:])
 
 
-_USUAL_FORMAT = warnings.formatwarning
+def overview() -> str:
+    """The text of `ppga --help`."""
+    lines = [
+        "usage: ppga COMMAND [arguments]",
+        "",
+        "Quality-diversity reinforcement learning: archives of many good and different policies.",
+    ]
+    for title, commands in GROUPS.items():
+        lines += ["", title, *(f"  {name:<12}{summary}" for name, summary in commands.items())]
+    return "\n".join([*lines, "", "ppga COMMAND --help shows the options; ppga --version shows the version."])
+
+
+_default_format = warnings.formatwarning
 
 
 def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """One plain line for ppga's own warnings; where in the code they come from helps no user."""
+    """One plain line for ppga's own warnings; their place in the code helps no user."""
     if issubclass(category, StorageWarning):
         return f"ppga: warning: {message}\n"
-    return _USUAL_FORMAT(message, category, filename, lineno, line)
+    return _default_format(message, category, filename, lineno, line)

@@ -1,38 +1,123 @@
-"""What all commands share.
+"""What the commands share.
 
-Heavy imports stay inside the commands, here and in the files beside, so that help answers at once.
+Heavy imports stay inside the commands, so that help and errors appear at once.
 """
 
-from typing import Annotated
+import contextlib
+import functools
+import inspect
+import io
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from ppga.errors import InputError
+from ppga.errors import InputError, check_choice
 
-# names of measures, runs and files, and what errors say, may look like rich's markup or emoji codes
+# names of measures, runs and files, and texts of errors, may look like rich's markup or emoji codes
 console = Console(markup=False, emoji=False)
 
-OwnTask = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")]
+Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+"""A run's folder, an archive's folder, an archive's file, or pretrained:NAME."""
+TaskFile = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:NAME")]
 
 
-def know(task: str | None, theirs: str | None = None) -> None:
-    """Make a task of the user's own known; its file is run for no other reason than being named.
+def command(function: Callable[..., None]) -> Callable[[list[str]], None]:
+    """The `main` of a command's module: parses words into the arguments of a function, and calls it."""
+
+    def main(words: list[str]) -> None:
+        _parse(function, words)()
+
+    return main
+
+
+def _parse(function: Callable[..., None], words: list[str]) -> Callable[[], None]:
+    """A call of a command's function with arguments given as words; errors are InputErrors of one line."""
+    program = f"ppga {function.__name__}"
+    _check_options(function, words)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        return functools.partial(function, *args, **kwargs)
+
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            parsed: Callable[[], None] = tyro.cli(call, prog=program, args=words)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise InputError(f"{program}: {_content(errors.getvalue())} See {program} --help.") from None
+    return parsed
+
+
+def _check_options(function: Callable[..., None], words: Sequence[str]) -> None:
+    """Raise an InputError that suggests the closest option if a word is an unknown one."""
+    known = ["--help"]
+    for name, parameter in inspect.signature(function).parameters.items():
+        option = name.replace("_", "-")
+        if not _is_positional(parameter.annotation):
+            known += [f"--{option}", f"--no-{option}"] if parameter.annotation is bool else [f"--{option}"]
+    for word in words:
+        if word.startswith("--"):
+            check_choice(f"option of ppga {function.__name__}", word.partition("=")[0], known)
+
+
+def _is_positional(annotation: Any) -> bool:
+    marks = typing.get_args(annotation)[1:]
+    return any(mark is tyro.conf.Positional or "Positional" in repr(mark) for mark in marks)
+
+
+def _content(box: str) -> str:
+    """The message in tyro's box, as one line; its rules are drawn in Unicode or ASCII, or have no sides."""
+    _, *lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()]
+    lines = lines[1:] if lines[:1] == [""] else lines  # a rule below the title
+    end = lines.index("") if "" in lines else len(lines)  # a rule, before further hints
+    if lines[0].startswith("Missing from"):
+        return f"an argument is missing: {lines[1]}."
+    message = " ".join(lines[:end])
+    return message if message.endswith(".") else f"{message}."
+
+
+def register_task(task: str | None, expected: str | None = None) -> None:
+    """Register a user's task. The code in its file runs only because the user has named the file here.
 
     Args:
-        task: FILE.py:CLASS, or a name.
-        theirs: name of the task that it has to be, if that is known.
+        task: FILE.py:NAME, or a name.
+        expected: name that the task must have, if that is known.
     """
     if task is None:
         return
     from ppga.tasks import find
 
     name = find(task)
-    if theirs is not None and name != theirs:
-        raise InputError(f"--task {task} is {name!r}, and the archive is of {theirs!r}.")
+    if expected is not None and name != expected:
+        raise InputError(f"--task {task} is {name!r}, but the archive is of {expected!r}.")
 
 
 def check_seed(seed: int) -> None:
-    """Raise an InputError unless every generator takes it."""
+    """Raise an InputError unless every random generator accepts the seed."""
     if not 0 <= seed < 2**32:
         raise InputError(f"--seed must lie in [0, 2^32), got {seed}.")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Report that a file or folder cannot be written, as an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write to {path}: {error.strerror or error}.") from None
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar with the remaining time; the context is a function of the number done and the total."""
+    from rich.progress import Progress
+
+    with Progress(console=console) as progress:
+        bar = progress.add_task(label, total=total)
+        yield lambda done, of: progress.update(bar, completed=done, total=of)

@@ -1,1 +1,1 @@
-"""Learners: what turns experience into better policies."""
+"""Learners: algorithms that improve policies by experience; import from the modules."""

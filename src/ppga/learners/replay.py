@@ -1,12 +1,13 @@
-"""Experience kept for learning off policy: a ring of rows, in a file beside the checkpoints or in memory.
+"""The replay buffer of off-policy learners: a ring buffer, in a file beside the checkpoints or in memory.
 
-The file is written in order and never copied. It has more room than the ring remembers, so that what a
-checkpoint remembers is still there when the run is resumed from it; when that room runs out, a checkpoint is
-due.
+The file is written in order and never copied. It has more rows than the buffer's capacity, so that all rows
+that were in the buffer at a checkpoint are still in the file when the run is resumed from it. Before further
+rows would overwrite them, a checkpoint is due.
 """
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +15,52 @@ import jax
 import numpy as np
 
 from ppga import machine
-from ppga.errors import InputError, at_least_one
+from ppga.errors import InputError, check_count
 from ppga.storage import KEPT_CHECKPOINTS, NumpyArray, replacing, sync
 
 NAME = "replay.bin"
 LARGEST_SHARE = 0.9
-"""Of what is free, that the rows may take."""
+"""Largest share of the free memory, and of the free disk space, that the rows may take."""
 HEAD = 512
-"""Bytes before the first row: how many were ever written."""
+"""Bytes before the first row; they hold the number of rows written since the run began."""
 
 
 def draws_of(key: Any) -> np.random.Generator:
-    """NumPy's randomness from a key of JAX."""
+    """NumPy's random generator seeded with a key of JAX."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Settings that learners with a replay buffer share.
+
+    Attributes:
+        buffer_size: transitions in the replay buffer; the oldest ones are overwritten.
+        fit_buffer: shrink a replay buffer that does not fit in memory or on the disk; an error otherwise.
+    """
+
+    buffer_size: int = 1_000_000
+    fit_buffer: bool = False
+
+
 class Replay:
-    """The last `capacity` rows that were added.
+    """A buffer that holds the last `capacity` rows that were added.
 
     Args:
-        capacity: rows remembered.
-        shape: of a row, float32.
-        burst: rows that one iteration adds, at most.
+        capacity: number of rows that the buffer holds.
+        shape: shape of a row, float32.
+        burst: largest number of rows that one iteration adds.
+
+    Attributes:
+        room: rows in the file (or in memory); more than the capacity.
+        written: rows added since the run began.
+        saved: value of `written` at the last checkpoint.
     """
 
     def __init__(self, capacity: int, shape: tuple[int, ...], burst: int) -> None:
-        self.capacity = at_least_one("the replay buffer's capacity", capacity)
+        self.capacity = check_count("the replay buffer's capacity", capacity)
         self.shape = shape
-        # between two checkpoints at most: a third of the room, or one iteration
+        # at most so many rows between two checkpoints; the file has spare rows for all checkpoints of a run
         self.stride = max(-(-capacity // (2 * KEPT_CHECKPOINTS)), 2 * burst)
         self.room = capacity + KEPT_CHECKPOINTS * self.stride
         self.burst = burst
@@ -51,57 +70,64 @@ class Replay:
 
     @property
     def bytes(self) -> int:
-        """What all rows take."""
+        """Size of the file (or of the arrays in memory) in bytes."""
         return HEAD + 4 * self.room * int(np.prod(self.shape))
 
     def __len__(self) -> int:
-        """Rows remembered now."""
+        """Number of rows in the buffer."""
         return min(self.written, self.capacity)
 
     def check(self, folder: Path | None) -> None:
-        """Raise an InputError if there is not room enough, in the folder or in memory."""
+        """Raise an InputError if the buffer does not fit in memory or on the disk of the folder."""
         for where, free in self._free(folder).items():
             if self.bytes > LARGEST_SHARE * free:
                 raise InputError(
                     f"a replay buffer of {self.capacity:,} transitions takes {self.bytes / 2**30:.2f} GiB, "
                     f"and {free / 2**30:.2f} GiB are free ({where}). At most {self.fits(folder):,} "
-                    "would fit: --td3.buffer, --sac.buffer."
+                    "would fit: set --td3.buffer-size or --sac.buffer-size."
                 )
 
     def fits(self, folder: Path | None) -> int:
-        """How large the capacity could be, in the folder and in memory."""
+        """Largest capacity that fits in memory and on the disk of the folder."""
         free = min(self._free(folder).values())
         room = (LARGEST_SHARE * free - HEAD) / (4 * int(np.prod(self.shape)))
         return max(0, int(min((room - KEPT_CHECKPOINTS) / 1.5, room - 2 * KEPT_CHECKPOINTS * self.burst)))
 
     @staticmethod
     def _free(folder: Path | None) -> dict[str, int]:
-        """Where the rows must fit -> bytes that are free there.
+        """Free bytes wherever the rows must fit, by the name of the place.
 
-        A file must fit into memory too: rows are read at random, and a disk would take forever.
+        A file must fit in memory too: rows are read in random order, which is too slow from a disk.
         """
-        rooms = {"memory": machine.free_memory()}
+        free = {"memory": machine.free_memory()}
         if folder is not None and not (folder / NAME).exists():
-            there = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
-            rooms[f"disk, {there}"] = shutil.disk_usage(there).free
-        return rooms
+            existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+            free[f"disk, {existing}"] = shutil.disk_usage(existing).free
+        return free
 
     def open(self, folder: Path | None) -> None:
-        """Begin, in a file of this folder, or in memory without one."""
+        """Open the buffer's file in a folder, or create it; None keeps the rows in memory.
+
+        Raises:
+            InputError: the file has another size, because the run had other settings.
+        """
         if folder is None:
             self._rows = np.zeros((self.room, *self.shape), np.float32)
             return
         path = folder / NAME
         if not path.exists():
             with replacing(path) as aside:
-                os.truncate(aside, self.bytes)  # a hole, filled as rows come
+                os.truncate(aside, self.bytes)  # a sparse file, filled as rows are added
         if path.stat().st_size != self.bytes:
-            raise InputError(f"{path} has {path.stat().st_size} bytes, expected {self.bytes}.")
+            raise InputError(
+                f"{path} has {path.stat().st_size} bytes, expected {self.bytes}: it is damaged, or of "
+                "another replay buffer. Start a new run in another folder: --output."
+            )
         self._path = path
         self._rows = np.memmap(path, np.float32, "r", HEAD, (self.room, *self.shape))
 
     def add(self, rows: NumpyArray) -> None:
-        """Remember rows (n, ...), in order; the oldest are forgotten."""
+        """Add rows (n, ...), in order; the oldest ones leave the buffer."""
         rows = np.ascontiguousarray(rows[-self.capacity :], np.float32)
         first = self.written % self.room
         fit = min(len(rows), self.room - first)
@@ -109,9 +135,9 @@ class Replay:
             store = self._store()
             store[first : first + fit] = rows[:fit]
             store[: len(rows) - fit] = rows[fit:]
-        else:  # not through memory, where a full disk would be the end of the process and not an error
+        else:  # not through the memory map, where a full disk would kill the process instead of raising
             with self._path.open("r+b") as file:
-                # first of all how far it goes: what follows may be half written
+                # the number of rows first, because the rows may be written only in part
                 file.write(np.array([self.written + len(rows)], np.int64).data)
                 file.flush()
                 file.seek(HEAD + first * 4 * int(np.prod(self.shape)))
@@ -120,47 +146,51 @@ class Replay:
                 file.write(rows[fit:].data)
         self.written += len(rows)
 
-    def sample(self, draws: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
-        """Rows (*shape, ...) drawn evenly, with replacement, of those remembered."""
-        return np.asarray(self._store()[self.places(draws, shape)])
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
+        """Rows (*shape, ...) drawn uniformly, with replacement, from the buffer."""
+        return np.asarray(self._store()[self.places(rng, shape)])
 
-    def places(self, draws: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
-        """Where (*shape) rows drawn evenly are."""
+    def places(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
+        """Places (*shape,) in the ring of rows drawn uniformly, with replacement; see `at`.
+
+        Raises:
+            InputError: the buffer is empty.
+        """
         if not len(self):
             raise InputError("the replay buffer is empty.")
-        ages = draws.integers(1, len(self) + 1, shape)
+        ages = rng.integers(1, len(self) + 1, shape)
         return np.asarray((self.written - ages) % self.room)
 
     def at(self, places: NumpyArray, *columns: NumpyArray) -> NumpyArray:
-        """Rows at places, or parts of them: as NumPy's indices."""
+        """Rows at places (n, ...), or parts of these rows: all arguments together are a NumPy index."""
         return np.asarray(self._store()[(places, *columns)])
 
     @property
     def due(self) -> bool:
-        """Whether a checkpoint must be written now: one more iteration could overwrite what one remembers."""
+        """Whether a checkpoint must be written now: one more iteration could overwrite rows of the last."""
         return self._path is not None and self.written + self.burst > self.saved + self.stride
 
     def state(self) -> NumpyArray:
-        """How many rows were ever written; with the file, which is on the disk then, enough to go on."""
+        """Number of rows written since the run began, for a checkpoint; syncs the file to the disk."""
         if self._path is not None:
             sync(self._path)
         self.saved = self.written
         return np.array(self.written, np.int64)
 
     def load_state(self, state: NumpyArray) -> None:
-        """Go on from a `state()`.
+        """Restore a `state()`.
 
         Raises:
-            InputError: the file does not hold what was remembered then.
+            InputError: the file does not hold the rows that were in the buffer then.
         """
         written = int(state)
         if self._path is None:
-            raise InputError("experience is kept in a run's folder only; this run has none.")
+            raise InputError("a replay buffer can be restored in a run's folder only; this run has none.")
         reached = int(np.fromfile(self._path, np.int64, 1)[0])
         if written < 0 or reached < written or reached - written > self.room - self.capacity:
             raise InputError(
-                f"{self._path} does not hold the experience of that checkpoint: {written:,} rows were "
-                f"written then, {reached:,} by now."
+                f"{self._path} does not hold the experience of that checkpoint: {written:,} rows had been "
+                f"written then, {reached:,} by now. Start a new run from its elites: --init-from."
             )
         self.written = self.saved = written
 

@@ -1,9 +1,10 @@
-"""Soft actor-critic (SAC; Haarnoja et al., 2018) with a learnt temperature, a population of agents at once.
+"""Soft actor-critic (SAC; Haarnoja et al., 2018) with a learned temperature, for a population of agents.
 
-What an agent does is written for one and mapped over all with `jax.vmap`; each has its own experience and its
-own learning rates, discount and reward scale, so that these can evolve.
+The functions of an agent are written for one agent and mapped over all with `jax.vmap`. Each agent has its
+own experience, learning rates, discount factor and reward scale, so that these hyperparameters can evolve.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,72 +14,94 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ppga.config import check_range, check_whole, option
+from ppga.errors import InputError
+from ppga.learners.replay import ReplayConfig
 from ppga.learners.td3 import Batch, Layout, Twins, if_finite
 from ppga.physics import Array
-from ppga.policies import Network, init_mlp, log_density
+from ppga.policies.network import Network
+from ppga.policies.policy import init_mlp, log_density
 
-NARROWEST, WIDEST = -5.0, 2.0
+LOG_STD_RANGE = -5.0, 2.0
 """Bounds of the logarithm of the action noise's standard deviation."""
-HYPER = ("actor_rate", "critic_rate", "temperature_rate", "discount", "reward_scale")
-"""What evolves, in the order of `Agent.hyper`."""
+HYPERPARAMETERS = (
+    "actor_learning_rate", "critic_learning_rate", "temperature_learning_rate", "gamma", "reward_scale",
+)  # fmt: skip
+"""Names of an agent's hyperparameters, in the order of `Agent.hyper`."""
 
 
 @dataclass(frozen=True)
-class SACConfig:
-    """Settings of SAC and of the population that learns with it (pbt-me-sac).
+class SACConfig(ReplayConfig):
+    """Settings of SAC, for a population of agents with hyperparameters of their own.
 
     Attributes:
-        population: agents that learn.
-        environments: of each agent.
-        steps: control steps in each of its environments in an iteration.
-        chunk: of these, how many at a time before gradient steps follow.
-        updates_per_step: gradient steps for each control step of an agent.
-        batch: transitions in a gradient step.
-        buffer: transitions each agent remembers.
-        tau: how far target critics follow in an update.
-        rates: range of the learning rates, drawn evenly in their logarithm.
-        discounts: range of the discounts.
-        reward_scales: range of the factors of the reward, drawn evenly in their logarithm.
-        best: share of the population that replaces
-        worst: this share of it; and
-        archived: this share is replaced from the archive.
+        environments: environments of each agent.
+        steps: control steps in each environment in an iteration.
+        chunk: control steps in each environment between two series of gradient steps; must divide `steps`.
+        updates_per_step: gradient steps per control step of an agent.
+        batch_size: transitions of a gradient step.
+        buffer_size: transitions in each agent's replay buffer; the oldest ones are overwritten.
+        tau: share of the new parameters in an update of the target critics.
+        learning_rates: range of Adam's learning rates, which are drawn log-uniformly for each agent.
+        gammas: range of the discount factors, which are drawn uniformly for each agent.
+        reward_scales: range of the factors of the reward, which are drawn log-uniformly for each agent.
     """
 
-    population: int = 10
     environments: int = 1
     steps: int = 1000
     chunk: int = 50
     updates_per_step: float = 1.0
-    batch: int = 256
-    buffer: int = 100_000
+    batch_size: int = 256
+    buffer_size: int = 100_000
     tau: float = 0.005
-    rates: tuple[float, float] = (3e-5, 3e-3)
-    discounts: tuple[float, float] = (0.9, 1.0)
+    learning_rates: tuple[float, float] = (3e-5, 3e-3)
+    gammas: tuple[float, float] = (0.9, 1.0)
     reward_scales: tuple[float, float] = (0.1, 10.0)
-    best: float = 0.1
-    worst: float = 0.2
-    archived: float = 0.4
+
+    def check(self) -> None:
+        """Raise an InputError for values that cannot work."""
+        for name in ("environments", "steps", "chunk", "batch_size", "buffer_size"):
+            check_whole(f"sac.{name}", getattr(self, name))
+        if self.steps % self.chunk:
+            raise InputError(
+                f"--sac.steps must be a multiple of --sac.chunk, {self.chunk}, got {self.steps}."
+            )
+        check_range("sac.updates_per_step", self.updates_per_step)
+        if round(self.chunk * self.environments * self.updates_per_step) < 1:
+            raise InputError(
+                f"--sac.updates-per-step must give at least one gradient step per chunk "
+                f"({self.chunk} steps x {self.environments} environments), got {self.updates_per_step}."
+            )
+        check_range("sac.tau", self.tau, high=1.0)
+        for name in ("learning_rates", "gammas", "reward_scales"):
+            pair = getattr(self, name)
+            if not (len(pair) == 2 and 0 < pair[0] <= pair[1] < math.inf):
+                raise InputError(
+                    f"{option(f'sac.{name}')} must be two positive numbers, low and high, got {pair}."
+                )
+        if self.gammas[1] > 1:
+            raise InputError(f"--sac.gammas must not exceed 1, got {self.gammas}.")
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Agent:
-    """One agent; with a leading axis on every array, many.
+    """State of one agent; arrays of several agents have a leading axis.
 
     Attributes:
         actor: (d,) parameters of the policy.
-        critics: (2, p).
-        target: (2, p), following slowly.
-        log_temperature: () how much entropy is worth.
-        adam: moments of actor, critics and temperature.
-        hyper: (5,) as `HYPER` says.
+        critics: (2, p) parameters of the twin critics.
+        target: (2, p) of the target critics.
+        log_temperature: () logarithm of the weight of the policy's entropy.
+        optimizers: states of Adam for actor, critics and temperature.
+        hyper: (5,) hyperparameters, in the order of `HYPERPARAMETERS`.
     """
 
     actor: Array
     critics: Array
     target: Array
     log_temperature: Array
-    adam: tuple[optax.OptState, optax.OptState, optax.OptState]
+    optimizers: tuple[optax.OptState, optax.OptState, optax.OptState]
     hyper: Array
 
 
@@ -86,9 +109,9 @@ class SAC:
     """SAC for any number of agents.
 
     Args:
-        layout: of the rows of experience.
-        actor_sizes: hidden units of the policies' layers.
-        critic_sizes: hidden units of the critics' layers.
+        layout: sizes of the parts of a row, which is a flat transition.
+        actor_sizes: units of each hidden layer of the policies.
+        critic_sizes: units of each hidden layer of the critics.
         config: settings.
     """
 
@@ -96,13 +119,13 @@ class SAC:
         self, layout: Layout, actor_sizes: Sequence[int], critic_sizes: Sequence[int], config: SACConfig
     ) -> None:
         self.layout, self.config = layout, config
-        # tanh: untrained, with ReLU and biases of 0, robots lie still, and there is nothing to choose from
+        # tanh: with ReLU and zero biases, all robots lie still at first, and selection has no variety
         self.actor = Network((layout.observation, *actor_sizes, 2 * layout.action), "tanh", "gaussian")
         self.twins = Twins(layout, critic_sizes)
         self._adam = optax.scale_by_adam()
 
     def init(self, key: Array) -> Agent:
-        """A new agent with hyperparameters at random."""
+        """A randomly initialized agent with random hyperparameters."""
         actor_key, critic_key, hyper_key = jax.random.split(key, 3)
         actor = self.actor.flatten(init_mlp(actor_key, self.actor.sizes))
         return self.agent(
@@ -110,89 +133,104 @@ class SAC:
         )
 
     def agent(self, actor: Array, critics: Array, log_temperature: Array, hyper: Array) -> Agent:
-        """An agent that begins to learn with all this."""
-        adam = (self._adam.init(actor), self._adam.init(critics), self._adam.init(log_temperature))
-        return Agent(actor, critics, critics, log_temperature, adam, hyper)
+        """An agent with new optimizer states, whose target critics equal its critics.
+
+        Args:
+            actor: (d,).
+            critics: (2, p).
+            log_temperature: ().
+            hyper: (5,).
+        """
+        optimizers = (self._adam.init(actor), self._adam.init(critics), self._adam.init(log_temperature))
+        return Agent(actor, critics, critics, log_temperature, optimizers, hyper)
 
     def draw_hyper(self, key: Array) -> Array:
-        """Hyperparameters (5,) at random."""
+        """Random hyperparameters (5,), within the ranges of the settings."""
         config = self.config
-        low = jnp.log(jnp.array([config.rates[0]] * 3 + [1.0, config.reward_scales[0]]))
-        high = jnp.log(jnp.array([config.rates[1]] * 3 + [1.0, config.reward_scales[1]]))
-        share = jax.random.uniform(key, (len(HYPER),))
-        discount = config.discounts[0] + share[3] * (config.discounts[1] - config.discounts[0])
-        return jnp.exp(low + share * (high - low)).at[3].set(discount)
+        low = jnp.log(jnp.array([config.learning_rates[0]] * 3 + [1.0, config.reward_scales[0]]))
+        high = jnp.log(jnp.array([config.learning_rates[1]] * 3 + [1.0, config.reward_scales[1]]))
+        share = jax.random.uniform(key, (len(HYPERPARAMETERS),))
+        gamma = config.gammas[0] + share[3] * (config.gammas[1] - config.gammas[0])
+        return jnp.exp(low + share * (high - low)).at[3].set(gamma)
 
     def act(self, actor: Array, observation: Array, key: Array) -> tuple[Array, Array]:
-        """Actions (n, a) at random, and their log densities (n,)."""
-        mean, width = jnp.split(self.actor.raw(actor, observation), 2, axis=-1)
-        log_std = jnp.clip(width, NARROWEST, WIDEST)
+        """Sampled actions (n, a) of a policy (d,) at observations (n, o), and their log densities (n,)."""
+        mean, raw_log_std = jnp.split(self.actor.raw(actor, observation), 2, axis=-1)
+        log_std = jnp.clip(raw_log_std, *LOG_STD_RANGE)
         noise = jax.random.normal(key, mean.shape)
-        before = mean + jnp.exp(log_std) * noise
-        # d tanh(x) / dx = 1 - tanh^2(x) = 4 / (e^x + e^-x)^2, by its logarithm
-        bent = 2 * (np.log(2.0) - before - jax.nn.softplus(-2 * before))
-        return jnp.tanh(before), log_density(noise, log_std) - bent.sum(axis=-1)
+        gaussian = mean + jnp.exp(log_std) * noise
+        # the logarithm of d tanh(x) / dx = 1 - tanh^2(x) = 4 / (e^x + e^-x)^2, which does not underflow
+        log_slope = 2 * (np.log(2.0) - gaussian - jax.nn.softplus(-2 * gaussian))
+        return jnp.tanh(gaussian), log_density(noise, log_std) - log_slope.sum(axis=-1)
 
     @partial(jax.jit, static_argnums=0)
     def train(self, agents: Agent, rows: Array, keys: Array) -> tuple[Agent, Array]:
-        """Let P agents learn, each from its own rows (P, steps, batch, width); their critics' loss (P,)."""
+        """Train P agents, each on its own rows.
 
-        def one(agent: Agent, rows: Array, key: Array) -> tuple[Agent, Array]:
-            def step(agent: Agent, now: tuple[Array, Array]) -> tuple[Agent, Array]:
-                number, rows = now
+        Args:
+            agents: (P, ...).
+            rows: (P, steps, batch, width).
+            keys: (P,) random keys.
+
+        Returns:
+            Agents (P, ...), and their critics' mean loss (P,).
+        """
+
+        def train_one(agent: Agent, rows: Array, key: Array) -> tuple[Agent, Array]:
+            def step(agent: Agent, numbered: tuple[Array, Array]) -> tuple[Agent, Array]:
+                number, rows = numbered
                 return self.step(agent, self.layout.split(rows), jax.random.fold_in(key, number))
 
             agent, losses = jax.lax.scan(step, agent, (jnp.arange(len(rows)), rows))
             return agent, losses.mean()
 
-        trained: tuple[Agent, Array] = jax.vmap(one)(agents, rows, keys)
+        trained: tuple[Agent, Array] = jax.vmap(train_one)(agents, rows, keys)
         return trained
 
-    # One agent, one step; the pieces that tests look at.
+    # One step of one agent. Tests compare these functions with calculations by hand.
 
-    def aim(self, agent: Agent, batch: Batch, key: Array) -> Array:
-        """What the critics should have expected (n,)."""
-        discount, scale = agent.hyper[3], agent.hyper[4]
+    def td_target(self, agent: Agent, batch: Batch, key: Array) -> Array:
+        """Targets (n,) of the critics: scaled reward plus discounted soft value of the next observation."""
+        gamma, reward_scale = agent.hyper[3], agent.hyper[4]
         action, density = self.act(agent.actor, batch.next_observation, key)
-        expected = self.twins.values(agent.target, batch.next_observation, action).min(axis=0)
-        follows = expected - jnp.exp(agent.log_temperature) * density
-        return jnp.asarray(scale * batch.gains[:, 0] + discount * (1 - batch.terminated) * follows)
+        value = self.twins.values(agent.target, batch.next_observation, action).min(axis=0)
+        soft_value = value - jnp.exp(agent.log_temperature) * density
+        return jnp.asarray(reward_scale * batch.gains[:, 0] + gamma * (1 - batch.terminated) * soft_value)
 
     def step(self, agent: Agent, batch: Batch, key: Array) -> tuple[Agent, Array]:
-        """One gradient step of critics, actor and temperature; and the critics' loss before it."""
-        aim_key, act_key = jax.random.split(key)
-        aim = self.aim(agent, batch, aim_key)
+        """One gradient step of critics, actor and temperature; also returns the critics' loss before it."""
+        target_key, act_key = jax.random.split(key)
+        td_target = self.td_target(agent, batch, target_key)
         temperature = jnp.exp(agent.log_temperature)
 
         def critic_loss(critics: Array) -> Array:
-            return (
-                jnp.square(self.twins.values(critics, batch.observation, batch.action) - aim)
-                .mean(axis=1)
-                .sum()
-            )
+            values = self.twins.values(critics, batch.observation, batch.action)
+            return jnp.square(values - td_target).mean(axis=1).sum()
 
         def actor_loss(actor: Array) -> tuple[Array, Array]:
             action, density = self.act(actor, batch.observation, act_key)
-            expected = self.twins.values(agent.critics, batch.observation, action).min(axis=0)
-            return (temperature * density - expected).mean(), density
+            value = self.twins.values(agent.critics, batch.observation, action).min(axis=0)
+            return (temperature * density - value).mean(), density
 
         error, critic_gradient = jax.value_and_grad(critic_loss)(agent.critics)
         actor_gradient, density = jax.grad(actor_loss, has_aux=True)(agent.actor)
-        wanted_entropy = -float(self.layout.action)
-        temperature_gradient = -(density + wanted_entropy).mean()
-        learnt, moments = [], []
-        for value, gradient, adam, rate in zip(
+        target_entropy = -float(self.layout.action)
+        temperature_gradient = -(density + target_entropy).mean()
+        parameters, optimizers = [], []
+        for value, gradient, optimizer, learning_rate in zip(
             (agent.actor, agent.critics, agent.log_temperature),
             (actor_gradient, critic_gradient, temperature_gradient),
-            agent.adam,
+            agent.optimizers,
             agent.hyper[:3],
             strict=True,
         ):
-            change, after = self._adam.update(gradient, adam)
-            new, now = if_finite(gradient, (value - rate * change, after), (value, adam))
-            learnt.append(new)
-            moments.append(now)
-        actor, critics, log_temperature = learnt
+            change, next_optimizer = self._adam.update(gradient, optimizer)
+            new_value, new_optimizer = if_finite(
+                gradient, (value - learning_rate * change, next_optimizer), (value, optimizer)
+            )
+            parameters.append(new_value)
+            optimizers.append(new_optimizer)
+        actor, critics, log_temperature = parameters
         target = agent.target + self.config.tau * (critics - agent.target)
-        first, second, third = moments
+        first, second, third = optimizers
         return Agent(actor, critics, target, log_temperature, (first, second, third), agent.hyper), error

@@ -1,8 +1,9 @@
 """Twin delayed deep deterministic policy gradients (TD3; Fujimoto et al., 2018), many learners at once.
 
-What a learner does is written for one and mapped over all with `jax.vmap`. A row of experience is flat:
-observation, action, next observation, whether nothing follows, and then what the step gave: reward, measure
-proxies, and whatever else a learner may be told to raise. What it raises is a weighted sum of these.
+The functions of a learner are written for one learner and mapped over all with `jax.vmap`. A transition is
+stored as a flat row: observation, action, next observation, terminated, and the gains of the step (reward,
+measure proxies, and further numbers that a learner can maximize). Each learner maximizes a weighted sum of
+the gains.
 """
 
 from collections.abc import Sequence
@@ -15,49 +16,75 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ppga.config import check_range, check_whole, option
+from ppga.errors import InputError
+from ppga.learners.replay import ReplayConfig
 from ppga.physics import Array
-from ppga.policies import Moments, Network, init_mlp
+from ppga.policies.network import Network
+from ppga.policies.normalizer import NormalizerState
+from ppga.policies.policy import init_mlp
 from ppga.rollouts import Transitions
 from ppga.storage import NumpyArray
 
 
 @dataclass(frozen=True)
-class TD3Config:
-    """Settings of TD3, for the algorithms that learn off policy with it.
+class TD3Config(ReplayConfig):
+    """Settings of TD3, for algorithms with an off-policy learner.
 
     Attributes:
-        batch: transitions in a gradient step.
-        buffer: transitions remembered.
-        critic_steps: gradient steps of the critics, with their greedy actors, in an iteration.
-        policy_steps: gradient steps by which a policy of the archive is varied.
-        discount: gamma.
-        tau: how far target networks follow in an update.
-        noise: smoothing noise of the target policy (standard deviation).
-        noise_clip: its bound.
-        delay: critic steps for each step of the actor and of the targets.
-        critic_rate: Adam's learning rate of the critics.
-        actor_rate: of the actors that learn along with them.
-        policy_rate: of policies that are varied.
+        batch_size: transitions of a gradient step.
+        gamma: discount factor.
+        tau: share of the new parameters in an update of the target networks.
+        target_noise: standard deviation of the noise on the target policy's actions, which lie in [-1, 1].
+        target_noise_clip: largest absolute value of that noise.
+        policy_delay: critic steps per step of the actor and of the target networks.
+        critic_learning_rate: Adam's learning rate of the critics.
+        actor_learning_rate: Adam's learning rate of the greedy actors, which are trained with the critics.
+        policy_learning_rate: Adam's learning rate of policies that are varied by policy gradients.
     """
 
-    batch: int = 256
-    buffer: int = 1_000_000
-    critic_steps: int = 300
-    policy_steps: int = 100
-    discount: float = 0.99
+    batch_size: int = 256
+    gamma: float = 0.99
     tau: float = 0.005
-    noise: float = 0.2
-    noise_clip: float = 0.5
-    delay: int = 2
-    critic_rate: float = 3e-4
-    actor_rate: float = 3e-4
-    policy_rate: float = 1e-3
+    target_noise: float = 0.2
+    target_noise_clip: float = 0.5
+    policy_delay: int = 2
+    critic_learning_rate: float = 3e-4
+    actor_learning_rate: float = 3e-4
+    policy_learning_rate: float = 1e-3
+
+    def check(self) -> None:
+        """Raise an InputError for values that cannot work."""
+        for name in ("batch_size", "buffer_size", "policy_delay"):
+            check_whole(f"td3.{name}", getattr(self, name))
+        for name in ("critic_learning_rate", "actor_learning_rate", "policy_learning_rate"):
+            check_range(f"td3.{name}", getattr(self, name))
+        for name in ("target_noise", "target_noise_clip"):
+            check_range(f"td3.{name}", getattr(self, name))
+        for name in ("gamma", "tau"):
+            check_range(f"td3.{name}", getattr(self, name), high=1.0)
+
+    def check_steps(self, name: str, steps: int) -> None:
+        """Raise an InputError unless a number of critic steps is a positive multiple of the policy delay."""
+        check_whole(name, steps)
+        if steps % self.policy_delay:
+            raise InputError(
+                f"{option(name)} must be a multiple of --td3.policy-delay, {self.policy_delay}, got {steps}."
+            )
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Batch:
-    """Rows (n, ...) taken apart."""
+    """The parts of n transitions.
+
+    Attributes:
+        observation: (n, o) before the step.
+        action: (n, a).
+        next_observation: (n, o) after the step.
+        terminated: (n,) 1 if the step ended the episode other than by the time limit, else 0.
+        gains: (n, g) numbers that learners maximize: reward, k measure proxies, and any further ones.
+    """
 
     observation: Array
     action: Array
@@ -68,12 +95,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are in a row.
+    """Sizes of the parts of a row, which is a flat transition.
 
     Attributes:
-        observation: numbers seen.
-        action: numbers done.
-        gains: numbers that a step gave: reward and k measure proxies.
+        observation: size o of an observation.
+        action: size a of an action.
+        gains: number of stored gains, 1 + k: reward and k measure proxies.
     """
 
     observation: int
@@ -85,36 +112,36 @@ class Layout:
         """Numbers in a row."""
         return 2 * self.observation + self.action + 1 + self.gains
 
-    def rows(self, film: Transitions) -> NumpyArray:
-        """The steps that were lived, as rows."""
-        lived = np.asarray(film.lived)
+    def rows(self, transitions: Transitions) -> NumpyArray:
+        """Rows (m, width) of the m steps that were taken, of transitions (n, t, ...)."""
+        taken = np.asarray(transitions.taken)
         parts = (
-            film.observation,
-            film.action,
-            film.next_observation,
-            film.terminated[..., None],
-            film.reward[..., None],
-            film.proxies,
+            transitions.observation,
+            transitions.action,
+            transitions.next_observation,
+            transitions.terminated[..., None],
+            transitions.reward[..., None],
+            transitions.proxies,
         )
-        return np.concatenate([np.asarray(part)[lived].astype(np.float32) for part in parts], axis=1)
+        return np.concatenate([np.asarray(part)[taken].astype(np.float32) for part in parts], axis=1)
 
     @partial(jax.jit, static_argnums=0)
-    def seen(self, rows: Array, normaliser: Moments) -> Array:
-        """Rows (..., width or more) with their observations normalised."""
+    def normalize(self, rows: Array, normalizer: NormalizerState) -> Array:
+        """Rows (..., width or more) with their observations normalized."""
         o, a = self.observation, self.action
         before, after = rows[..., :o], rows[..., o + a : 2 * o + a]
         return jnp.concatenate(
             [
-                normaliser.normalise(before),
+                normalizer.normalize(before),
                 rows[..., o : o + a],
-                normaliser.normalise(after),
+                normalizer.normalize(after),
                 rows[..., 2 * o + a :],
             ],
             axis=-1,
         )
 
     def split(self, rows: Array) -> Batch:
-        """Rows (..., width or more) taken apart; what is beyond the width counts as gained."""
+        """The parts of rows (..., width or more); columns beyond the width are further gains."""
         o, a = self.observation, self.action
         return Batch(
             observation=rows[..., :o],
@@ -132,56 +159,56 @@ class Critics:
 
     Attributes:
         parameters: (2, p).
-        target: (2, p), following slowly.
-        adam: their moments.
+        target: (2, p) of the target networks.
+        optimizer: state of Adam.
     """
 
     parameters: Array
     target: Array
-    adam: optax.OptState
+    optimizer: optax.OptState
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Actor:
-    """A policy that learns along with critics.
+    """A greedy actor: a policy that is trained together with critics.
 
     Attributes:
         parameters: (d,).
-        target: (d,), following slowly.
-        adam: its moments.
+        target: (d,) of the target network.
+        optimizer: state of Adam.
     """
 
     parameters: Array
     target: Array
-    adam: optax.OptState
+    optimizer: optax.OptState
 
 
 class Twins:
-    """Two critics that judge an action, of which the less hopeful counts.
+    """Twin critics: two networks that estimate an action's value. Targets use the minimum of both.
 
     Args:
-        layout: of the rows.
-        hidden: units of the hidden layers.
+        layout: sizes of observations and actions.
+        hidden: units of each hidden layer.
 
     Attributes:
-        network: of each; p parameters.
+        network: the network of each critic, with p parameters.
     """
 
     def __init__(self, layout: Layout, hidden: Sequence[int]) -> None:
         self.network = Network((layout.observation + layout.action, *hidden, 1), "relu")
 
     def init(self, key: Array) -> Array:
-        """Parameters (2, p) to begin with."""
+        """Initial parameters (2, p)."""
         sizes = self.network.sizes
         return jnp.stack([self.network.flatten(init_mlp(key, sizes)) for key in jax.random.split(key)])
 
     def value(self, critic: Array, observation: Array, action: Array) -> Array:
-        """What one of them (p,) expects (n,)."""
+        """Values (n,) of actions (n, a) at observations (n, o), by the critic with parameters (p,)."""
         return jnp.asarray(self.network(critic, jnp.concatenate([observation, action], axis=-1))[..., 0])
 
     def values(self, critics: Array, observation: Array, action: Array) -> Array:
-        """What both (2, p) expect (2, n)."""
+        """Values (2, n) of actions (n, a) at observations (n, o), by critics with parameters (2, p)."""
         return jnp.asarray(jax.vmap(self.value, (0, None, None))(critics, observation, action))
 
 
@@ -189,9 +216,9 @@ class TD3:
     """TD3 for any number of learners.
 
     Args:
-        layout: of the rows.
+        layout: sizes of the parts of a row.
         actor: the policies' network; its outputs lie in [-1, 1].
-        critic_sizes: hidden units of the critics' layers.
+        critic_sizes: units of each hidden layer of the critics.
         config: settings.
     """
 
@@ -203,34 +230,36 @@ class TD3:
         self._adam = optax.scale_by_adam()
 
     def init_critics(self, key: Array) -> Critics:
-        """New critics."""
+        """Randomly initialized critics."""
         parameters = self.twins.init(key)
         return Critics(parameters, parameters, self._adam.init(parameters))
 
     def init_actor(self, parameters: Array) -> Actor:
-        """An actor that begins here, its target too."""
+        """An actor with these parameters (d,), also those of its target network."""
         return Actor(parameters, parameters, self._adam.init(parameters))
 
     @partial(jax.jit, static_argnums=0)
     def train(
         self, critics: Critics, actors: Actor, rows: Array, weights: Array, keys: Array
     ) -> tuple[Critics, Actor, Array]:
-        """Let J learners learn from the same rows.
+        """Train J learners on the same rows.
 
         Args:
-            critics: J of them.
-            actors: J of them.
-            rows: (steps, batch, width); steps in multiples of the delay.
-            weights: (J, gains) what each is to raise.
-            keys: (J,) their randomness.
+            critics: (J, ...).
+            actors: (J, ...).
+            rows: (steps, batch, width or more); the number of steps must be a multiple of the policy delay.
+            weights: (J, g) weights of the gains in the sum that each learner maximizes.
+            keys: (J,) random keys.
 
         Returns:
-            Critics, actors, and the critics' mean loss (J,).
+            Critics (J, ...), actors (J, ...), and the critics' mean loss (J,).
         """
-        delay = self.config.delay
+        delay = self.config.policy_delay
         groups = rows.reshape(-1, delay, *rows.shape[1:])
 
-        def one(critics: Critics, actor: Actor, weights: Array, key: Array) -> tuple[Critics, Actor, Array]:
+        def train_one(
+            critics: Critics, actor: Actor, weights: Array, key: Array
+        ) -> tuple[Critics, Actor, Array]:
             def group(
                 carry: tuple[Critics, Actor], step: tuple[Array, Array]
             ) -> tuple[tuple[Critics, Actor], Array]:
@@ -238,9 +267,9 @@ class TD3:
                 number, rows = step
                 loss = jnp.zeros(())
                 for inner in range(delay):
-                    now = jax.random.fold_in(key, number * delay + inner)
+                    step_key = jax.random.fold_in(key, number * delay + inner)
                     critics, error = self.critic_step(
-                        critics, actor, self.layout.split(rows[inner]), weights, now
+                        critics, actor, self.layout.split(rows[inner]), weights, step_key
                     )
                     loss += error / delay
                 last = self.layout.split(rows[-1])
@@ -251,77 +280,86 @@ class TD3:
             )
             return critics, actor, losses.mean()
 
-        trained: tuple[Critics, Actor, Array] = jax.vmap(one)(critics, actors, weights, keys)
+        trained: tuple[Critics, Actor, Array] = jax.vmap(train_one)(critics, actors, weights, keys)
         return trained
 
     @partial(jax.jit, static_argnums=0)
-    def climb(self, policies: Array, critics: Critics, rows: Array) -> Array:
-        """Policies (n, d) after gradient steps up their own critics (n), on rows (steps, batch, width)."""
+    def ascend(self, policies: Array, critics: Critics, rows: Array) -> Array:
+        """Policies (n, d) after gradient ascent, each on the value of its own critics.
 
-        def one(parameters: Array, critics: Critics) -> Array:
+        Args:
+            policies: (n, d).
+            critics: (n, ...).
+            rows: (steps, batch, width or more), the same for all policies.
+        """
+
+        def ascend_one(parameters: Array, critics: Critics) -> Array:
             def step(
                 carry: tuple[Array, optax.OptState], rows: Array
             ) -> tuple[tuple[Array, optax.OptState], None]:
-                parameters, adam = carry
+                parameters, optimizer = carry
                 gradient = self.gradient(parameters, critics, self.layout.split(rows).observation)
-                change, adam = self._adam.update(gradient, adam)
-                return (parameters + self.config.policy_rate * change, adam), None
+                change, optimizer = self._adam.update(gradient, optimizer)
+                return (parameters + self.config.policy_learning_rate * change, optimizer), None
 
             (parameters, _), _ = jax.lax.scan(step, (parameters, self._adam.init(parameters)), rows)
             return parameters
 
-        return jnp.asarray(jax.vmap(one)(policies, critics))
+        return jnp.asarray(jax.vmap(ascend_one)(policies, critics))
 
     @partial(jax.jit, static_argnums=0)
     def gradient(self, parameters: Array, critics: Critics, observation: Array) -> Array:
-        """How to change a policy (d,) so that the first critic expects more, at observations (n, o)."""
+        """Gradient (d,) of the first critic's value with respect to a policy (d,) at observations (n, o)."""
 
-        def expected(parameters: Array) -> Array:
+        def mean_value(parameters: Array) -> Array:
             action = self.actor(parameters, observation)
             return self.twins.value(critics.parameters[0], observation, action).mean()
 
-        return jnp.asarray(jax.grad(expected)(parameters))
+        return jnp.asarray(jax.grad(mean_value)(parameters))
 
-    # One learner, one step; the pieces that tests look at.
+    # One step of one learner. Tests compare these functions with calculations by hand.
 
-    def aim(self, critics: Critics, actor: Actor, batch: Batch, weights: Array, key: Array) -> Array:
-        """What the critics should have expected (n,)."""
+    def td_target(self, critics: Critics, actor: Actor, batch: Batch, weights: Array, key: Array) -> Array:
+        """Targets (n,) of the critics: weighted gains plus discounted value of the next observation.
+
+        The action at the next observation is that of the target actor, with clipped noise.
+        """
         config = self.config
-        noise = config.noise * jax.random.normal(key, batch.action.shape)
-        noise = jnp.clip(noise, -config.noise_clip, config.noise_clip)
+        noise = config.target_noise * jax.random.normal(key, batch.action.shape)
+        noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
         action = jnp.clip(self.actor(actor.target, batch.next_observation) + noise, -1.0, 1.0)
-        expected = self.twins.values(critics.target, batch.next_observation, action)
-        follows = (1 - batch.terminated) * expected.min(axis=0)
-        return jnp.asarray(batch.gains @ weights + config.discount * follows)
+        values = self.twins.values(critics.target, batch.next_observation, action)
+        next_value = (1 - batch.terminated) * values.min(axis=0)
+        return jnp.asarray(batch.gains @ weights + config.gamma * next_value)
 
     def critic_step(
         self, critics: Critics, actor: Actor, batch: Batch, weights: Array, key: Array
     ) -> tuple[Critics, Array]:
-        """One gradient step of both critics; targets stay. Returns the loss before it, too."""
-        aim = self.aim(critics, actor, batch, weights, key)
+        """One gradient step of both critics, not of their targets; also returns the loss before the step."""
+        target = self.td_target(critics, actor, batch, weights, key)
 
         def loss(parameters: Array) -> Array:
-            expected = self.twins.values(parameters, batch.observation, batch.action)
-            return jnp.square(expected - aim).mean(axis=1).sum()
+            values = self.twins.values(parameters, batch.observation, batch.action)
+            return jnp.square(values - target).mean(axis=1).sum()
 
         error, gradient = jax.value_and_grad(loss)(critics.parameters)
-        change, adam = self._adam.update(gradient, critics.adam)
-        parameters = critics.parameters - self.config.critic_rate * change
-        after = Critics(parameters, critics.target, adam)
+        change, optimizer = self._adam.update(gradient, critics.optimizer)
+        parameters = critics.parameters - self.config.critic_learning_rate * change
+        after = Critics(parameters, critics.target, optimizer)
         return if_finite(gradient, after, critics), error
 
     def delayed_step(self, critics: Critics, actor: Actor, observation: Array) -> tuple[Critics, Actor]:
-        """One gradient step of the actor, and all targets a little nearer."""
+        """One gradient step of the actor at observations (n, o), and one update of all target networks."""
         gradient = self.gradient(actor.parameters, critics, observation)
-        change, adam = self._adam.update(gradient, actor.adam)
-        parameters = actor.parameters + self.config.actor_rate * change
+        change, optimizer = self._adam.update(gradient, actor.optimizer)
+        parameters = actor.parameters + self.config.actor_learning_rate * change
         tau = self.config.tau
         target = (1 - tau) * critics.target + tau * critics.parameters
-        after = Actor(parameters, (1 - tau) * actor.target + tau * parameters, adam)
-        return Critics(critics.parameters, target, critics.adam), if_finite(gradient, after, actor)
+        after = Actor(parameters, (1 - tau) * actor.target + tau * parameters, optimizer)
+        return Critics(critics.parameters, target, critics.optimizer), if_finite(gradient, after, actor)
 
 
 def if_finite(gradient: Array, new: Any, old: Any) -> Any:
-    """What a gradient leads to; what was there, if it is not finite."""
+    """The tree `new` if the gradient is finite in all its entries, else the tree `old`."""
     finite = jnp.isfinite(gradient).all()
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)

@@ -1,4 +1,4 @@
-"""What both engines promise: advance n bodies by one control step, inside jitted JAX code."""
+"""The interface of the engines: advance n bodies by one control step, inside jitted JAX code."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,26 +11,28 @@ import mujoco
 Array = jax.Array
 Tree = TypeVar("Tree")
 
-# A position, velocity or acceleration beyond this is MuJoCo's own idea of a diverged simulation (mjMAXVAL).
+# A simulation has diverged if a position, velocity or acceleration exceeds this, MuJoCo's mjMAXVAL.
 HUGE = 1e10
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Bodies:
-    """n simulated bodies. Tasks read the float32 copies; `state` belongs to the engine.
+    """n simulated bodies. Tasks read the float32 copies; only the engine reads `state`.
 
-    Inside a task's functions there is no leading n: they are written for one body and mapped over all.
+    Inside a task's functions there is no leading axis n: they are written for one body and mapped over all.
 
     Attributes:
-        state: what the engine needs to go on, exactly; opaque to everyone else.
+        state: exact state from which the engine continues; its contents depend on the engine.
         qpos: (n, nq) joint positions.
         qvel: (n, nv) joint velocities.
         sensordata: (n, nsensordata) of the state *before* the last substep, as MuJoCo computes sensors.
-        derived: the other MjData fields the task asked for, (n, ...) each, of that same state.
-        change: by how much a field changed over the last control step, (n, ...) each, subtracted before
-            rounding to float32: a velocity taken from it is exact however far the body has walked.
-        diverged: (n,) bool, the last step left the realm of numbers; the body stays where it was before.
+        derived: further MjData fields that the task has requested, (n, ...) each, also of the state before
+            the last substep.
+        change: change of MjData fields over the last control step, (n, ...) each. The difference is taken
+            before rounding to float32, so velocities computed from it are accurate at any distance from the
+            origin.
+        diverged: (n,) bool, the simulation diverged in the last step; the body keeps its state before it.
     """
 
     state: Any
@@ -58,10 +60,10 @@ class Physics(ABC):
     Attributes:
         model: the compiled model.
         substeps: MuJoCo steps in one control step.
-        derived: names of the MjData fields handed out beside positions, velocities and sensors.
-        changes: names of the MjData fields whose change over a control step is handed out.
-        warnings: what a user should know of the simulations so far, a sentence each; shared by the engines
-            that `for_callers` makes.
+        derived: names of the MjData fields in `Bodies.derived`.
+        changes: names of the MjData fields in `Bodies.change`.
+        warnings: warnings for the user about the simulations so far, one sentence each; shared with the
+            engines that `for_callers` returns.
     """
 
     def __init__(
@@ -79,19 +81,31 @@ class Physics(ABC):
 
     @abstractmethod
     def reset(self, qpos: Array, qvel: Array, active: Array) -> Bodies:
-        """Put bodies at qpos (n, nq), qvel (n, nv), at rest otherwise; only rows with `active` (n,) count."""
+        """Bodies with new positions and velocities, and otherwise MuJoCo's initial state.
+
+        Args:
+            qpos: (n, nq).
+            qvel: (n, nv).
+            active: (n,) bool, which bodies are used; the others have arbitrary values.
+        """
 
     @abstractmethod
     def step(self, bodies: Bodies, ctrl: Array, active: Array) -> Bodies:
-        """Advance the `active` (n,) bodies by one control step under ctrl (n, nu); the others stay.
+        """Advance active bodies by one control step.
 
-        A body whose simulation diverges stays as it was too, with its `diverged` flag set.
+        Bodies that are not active keep their state. So do bodies whose simulation diverges; their `diverged`
+        flag is set.
+
+        Args:
+            bodies: n bodies.
+            ctrl: (n, nu) controls.
+            active: (n,) bool, which bodies to advance.
         """
 
     def callers(self, bodies: int) -> int:  # noqa: ARG002
-        """How many threads should share that many bodies, each stepping its own, to step them fastest."""
+        """Number of threads that step that many bodies fastest, if each thread steps a share of them."""
         return 1
 
     def for_callers(self, callers: int) -> "Physics":  # noqa: ARG002
-        """An engine with the same results, for so many callers at the same time."""
+        """An engine with the same results, to be called from that many threads at the same time."""
         return self

@@ -1,9 +1,9 @@
 """MuJoCo's friction directions for MJX.
 
-A capsule's friction pyramid on a plane is turned along the capsule's axis: always so in MuJoCo, but in MJX
-(3.17, impl="jax") only while the capsule lies flatter than 60 degrees. The ant stands on steeper legs than
-that, and a pyramid turned otherwise gives other forces: one step of contact then differs by half a metre a
-second.
+The friction pyramid of a capsule on a plane is aligned with the capsule's axis: always in MuJoCo, but in MJX
+(3.17, impl="jax") only if the capsule's slope is below 60 degrees. The ant's legs are steeper, and a pyramid
+in another direction gives other forces: velocities then differ by half a meter per second after one step of
+contact.
 """
 
 import contextlib
@@ -21,17 +21,21 @@ from ppga.machine import version_of
 
 Array = jax.Array
 _PLANE_CAPSULE = (int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_CAPSULE))
-_ONE_AT_A_TIME = threading.Lock()
+_TABLE_LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
 def turned_along_capsules() -> Iterator[None]:
-    """While MJX is traced in this context, its plane-capsule contacts are framed as MuJoCo's are."""
+    """A context in which MJX is traced with MuJoCo's friction directions of plane-capsule contacts.
+
+    Raises:
+        InputError: the installed version of MJX has no such table of collision functions.
+    """
     table: dict[Any, Any] = getattr(collision_driver, "_COLLISION_FUNC", {})
     key = next((types for types in table if tuple(map(int, types)) == _PLANE_CAPSULE), None)
     if key is None:
         raise InputError(
-            f"mujoco-mjx {version_of('mujoco-mjx')} is put together otherwise than the versions ppga knows; "
+            f"mujoco-mjx {version_of('mujoco-mjx')} is not supported: ppga needs the internals of 3.17. Run "
             "pip install 'mujoco-mjx==3.17.*'"
         )
 
@@ -40,7 +44,7 @@ def turned_along_capsules() -> Iterator[None]:
         axes = jnp.repeat(data.geom_xmat[geoms[:, 1]][..., 2], original.ncon, axis=0)
         return distance, position, jax.vmap(_turn)(frame, axes)
 
-    with _ONE_AT_A_TIME:  # the table belongs to the process
+    with _TABLE_LOCK:  # the table is global
         original = table[key]
         turned.ncon = original.ncon  # type: ignore[attr-defined]
         table[key] = turned
@@ -51,7 +55,7 @@ def turned_along_capsules() -> Iterator[None]:
 
 
 def _turn(frame: Array, axis: Array) -> Array:
-    """The frame (3, 3) with its first tangent along `axis` (3,), if that is not upright on the plane."""
+    """A contact frame (3, 3) with its first tangent along an axis (3,), unless that is the normal."""
     normal = frame[0]
     along = axis - normal * (normal @ axis)
     length = jnp.linalg.norm(along)

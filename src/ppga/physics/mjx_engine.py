@@ -1,6 +1,6 @@
-"""The same model on JAX itself (MJX), for GPUs and TPUs.
+"""The mjx engine: MuJoCo's models simulated by JAX (MJX), for GPUs and TPUs.
 
-Every body costs the same whether it is active or not: on an accelerator all rows run in step.
+Inactive bodies are computed like active ones, because an accelerator advances all rows together.
 """
 
 import contextlib
@@ -15,22 +15,30 @@ import jax
 import jax.numpy as jnp
 import mujoco
 
-from ppga.errors import InputError, choose, import_extra
+from ppga.errors import InputError, check_choice, import_extra
 from ppga.machine import installed
 from ppga.physics.base import HUGE, Array, Bodies, Physics, select
 
 IMPLEMENTATIONS = ("jax", "warp")
-# Above some amount of work (bodies * nv^3) the batched Cholesky of jaxlib on CPUs spreads over XLA threads
-# and waits for them on one of those threads; two at once, as in MJX, can wait for each other for ever. On
-# two cores 7e5 hung within seconds, 4e5 never did.
-_CPU_FACTORISATION = 200_000
+# On CPUs, jaxlib's batched Cholesky factorization distributes large batches (bodies * nv^3) over XLA threads
+# and waits for them on one of these threads. Two factorizations at once, as in MJX, can deadlock: on two
+# cores, 7e5 hung within seconds and 4e5 never did.
+_CPU_FACTORIZATION = 200_000
 _CARRIED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 
 
 class MjxPhysics(Physics):
-    """`mujoco.mjx` behind the common interface, in float32.
+    """`mujoco.mjx` as an engine, in float32.
 
-    `impl="warp"` (NVIDIA GPUs) is passed through to MJX; it has not been tried by this project yet.
+    Args:
+        model: the compiled model.
+        substeps: MuJoCo steps in one control step.
+        derived: names of the MjData fields in `Bodies.derived`.
+        changes: names of the MjData fields in `Bodies.change`.
+        impl: implementation of MJX: "jax", or "warp" for NVIDIA GPUs, which this project has not tested yet.
+
+    Raises:
+        InputError: MJX or warp is not installed, or MJX does not support the model.
     """
 
     def __init__(
@@ -42,15 +50,15 @@ class MjxPhysics(Physics):
         impl: str = "jax",
     ) -> None:
         super().__init__(model, substeps, derived, changes)
-        self.impl = choose("MJX implementation", impl, IMPLEMENTATIONS)
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has no warp, which few have
+        self.impl = check_choice("MJX implementation", impl, IMPLEMENTATIONS)
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints a message if warp is not installed
             self._mjx: Any = import_extra("mujoco.mjx", "mjx")
         if impl == "warp" and not installed("warp"):
             raise InputError("impl='warp' needs NVIDIA's warp: pip install 'mujoco-mjx[warp]'")
         try:
-            here = jax.local_devices()[0]  # by itself, MJX takes the first one of all processes
-            self._model = self._mjx.put_model(model, device=here, impl=impl)
-            self._template = self._mjx.make_data(model, device=here, impl=impl)
+            device = jax.local_devices()[0]  # MJX's default is the first device of all processes
+            self._model = self._mjx.put_model(model, device=device, impl=impl)
+            self._template = self._mjx.make_data(model, device=device, impl=impl)
         except (NotImplementedError, ImportError, RuntimeError) as error:
             raise InputError(
                 f"MJX cannot run this model ({error}). Use physics='mujoco', or integrator='fast'."
@@ -58,17 +66,17 @@ class MjxPhysics(Physics):
         if impl == "jax":
             from ppga.physics.mjx_contacts import turned_along_capsules
 
-            self._as_in_mujoco: Callable[[], AbstractContextManager[None]] = turned_along_capsules
+            self._contact_fix: Callable[[], AbstractContextManager[None]] = turned_along_capsules
         else:
-            self._as_in_mujoco = contextlib.nullcontext
+            self._contact_fix = contextlib.nullcontext
 
     def _read(self, data: Any, name: str) -> Array:
-        # a few fields live with the implementation only
+        # some fields are attributes of the implementation's own data
         holder = data if name in type(data).__dataclass_fields__ else data._impl
         return jnp.asarray(getattr(holder, name))
 
-    def _one(self, data: Any) -> Bodies:
-        """What is handed out of one MJX simulation; `change` holds the fields themselves until compared."""
+    def _body(self, data: Any) -> Bodies:
+        """One body, from one MJX simulation; `change` holds the fields' values, not yet their differences."""
         tracked = {name: self._read(data, name) for name in self.changes}
         carried = {name: getattr(data, name) for name in _CARRIED}
         return Bodies(
@@ -82,12 +90,12 @@ class MjxPhysics(Physics):
         )
 
     def _map(self, function: Callable[..., Bodies], *rows: Any) -> Bodies:
-        """`function` of every row (n, ...); on a CPU in chunks that stay below `_CPU_FACTORISATION`."""
+        """Map a function over rows (n, ...); on a CPU, in chunks of work below `_CPU_FACTORIZATION`."""
         n = len(jax.tree.leaves(rows)[0])
-        most = max(1, _CPU_FACTORISATION // self.model.nv**3)
+        most = max(1, _CPU_FACTORIZATION // self.model.nv**3)
         chunks = math.ceil(n / most)
         chunk = math.ceil(n / chunks)
-        # which rows go into which chunk; a few go twice, to fill the last one
+        # rows of each chunk; the last chunk is filled up with rows of the first
         order = jnp.arange(chunks * chunk).reshape(chunks, chunk) % n
 
         def at_once(*rows: Any) -> Bodies:
@@ -95,9 +103,11 @@ class MjxPhysics(Physics):
             return bodies
 
         def in_chunks(*rows: Any) -> Bodies:
-            done = jax.lax.map(lambda some: at_once(*jax.tree.map(lambda array: array[some], rows)), order)
+            chunked = jax.lax.map(
+                lambda numbers: at_once(*jax.tree.map(lambda array: array[numbers], rows)), order
+            )
             bodies: Bodies = jax.tree.map(
-                lambda array: array.reshape(chunks * chunk, *array.shape[2:])[:n], done
+                lambda array: array.reshape(chunks * chunk, *array.shape[2:])[:n], chunked
             )
             return bodies
 
@@ -111,13 +121,13 @@ class MjxPhysics(Physics):
 
         def place(qpos: Array, qvel: Array) -> Bodies:
             data = self._template.replace(qpos=qpos, qvel=qvel)
-            placed = self._one(self._mjx.forward(self._model, data))
-            return replace(placed, qpos=qpos)  # MJX normalises quaternions here, MuJoCo leaves them as given
+            placed = self._body(self._mjx.forward(self._model, data))
+            return replace(placed, qpos=qpos)  # MJX has normalized quaternions, which MuJoCo does not do here
 
-        with self._as_in_mujoco():
+        with self._contact_fix():
             bodies = self._map(place, qpos, qvel)
-        nothing = jax.tree.map(jnp.zeros_like, bodies.change)
-        return replace(bodies, change=nothing, diverged=_bad(bodies) & active)
+        no_change = jax.tree.map(jnp.zeros_like, bodies.change)
+        return replace(bodies, change=no_change, diverged=_diverged(bodies) & active)
 
     def step(self, bodies: Bodies, ctrl: Array, active: Array) -> Bodies:
         """See `Physics.step`."""
@@ -127,21 +137,21 @@ class MjxPhysics(Physics):
             data = jax.lax.fori_loop(
                 0, self.substeps, lambda _, data: self._mjx.step(self._model, data), data
             )
-            return self._one(data)
+            return self._body(data)
 
-        sane = (jnp.abs(ctrl) < HUGE).all(axis=1)
-        # as MuJoCo does; a NaN would also keep the solver busy until its last iteration, for everyone
-        ctrl = jnp.where(sane[:, None], ctrl, 0.0)
-        with self._as_in_mujoco():
+        valid = (jnp.abs(ctrl) < HUGE).all(axis=1)
+        # as in MuJoCo; a NaN would also make the solver use all its iterations, for all bodies
+        ctrl = jnp.where(valid[:, None], ctrl, 0.0)
+        with self._contact_fix():
             after = self._map(advance, bodies.state, ctrl)
-        diverged = active & (_bad(after) | ~sane)
+        diverged = active & (_diverged(after) | ~valid)
         change = jax.tree.map(jnp.subtract, after.change, bodies.state["tracked"])
         after = replace(after, change=change, diverged=diverged)
         stay = replace(bodies, change=jax.tree.map(jnp.zeros_like, change), diverged=diverged)
         return select(active & ~diverged, after, stay)
 
 
-def _bad(bodies: Bodies) -> Array:
-    """Which bodies (n,) have left the realm of numbers; acceleration is watched through the warm start."""
-    watched = (bodies.qpos, bodies.qvel, bodies.state["qacc_warmstart"])
-    return ~jnp.stack([(jnp.abs(values) < HUGE).all(axis=1) for values in watched]).all(axis=0)
+def _diverged(bodies: Bodies) -> Array:
+    """Which (n,) bodies have diverged; the solver's warm start stands for the acceleration."""
+    checked = (bodies.qpos, bodies.qvel, bodies.state["qacc_warmstart"])
+    return ~jnp.stack([(jnp.abs(values) < HUGE).all(axis=1) for values in checked]).all(axis=0)

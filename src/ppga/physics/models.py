@@ -1,11 +1,11 @@
-"""From an MJCF description to the model both engines step: integrator, solver, contact sensors."""
+"""Compilation of MJCF descriptions for both engines: integrator, solver and contact sensors."""
 
 import warnings
 from collections.abc import Mapping
 
 import mujoco
 
-from ppga.errors import InputError, choose
+from ppga.errors import InputError, check_choice
 from ppga.physics.mujoco_engine import silent
 
 INTEGRATORS = ("fast", "gymnasium")
@@ -18,31 +18,34 @@ def prepare_model(
     contacts: Mapping[str, tuple[str, ...]] | None = None,
     floor: str = "floor",
 ) -> mujoco.MjModel:
-    """Compile `spec` with a contact sensor for every geom of `contacts` against the geom `floor`.
+    """Compile a model, with a sensor for the contacts of each foot's geoms with the floor.
 
     Args:
         spec: the description; it is changed in place.
-        integrator: "fast" sets Euler and the Newton solver, "gymnasium" keeps what the description says.
-        contacts: measure name -> names of the geoms that count as that foot.
-        floor: name of the geom that is touched.
+        integrator: "fast" (Euler integrator, Newton solver) or "gymnasium" (those of the description).
+        contacts: measure name -> names of the geoms of that foot.
+        floor: name of the floor's geom.
 
     Returns:
-        The model; the sensor of a geom is named `contact_sensor(geom)` and counts its contacts with the
-        floor. A contact counts as soon as MuJoCo lists it: when the distance is below the sum of the two
-        geoms' margins, not only when they overlap.
+        The model. The sensor of a geom is named `contact_sensor(geom)` and counts the geom's contacts with
+        the floor. MuJoCo lists a contact when the distance is below the sum of the geoms' margins, not only
+        when the geoms overlap.
+
+    Raises:
+        InputError: an unknown integrator, a missing geom, or a model that MuJoCo cannot compile.
     """
-    if choose("integrator", integrator, INTEGRATORS) == "fast":
+    if check_choice("integrator", integrator, INTEGRATORS) == "fast":
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_EULER
         spec.option.solver = mujoco.mjtSolver.mjSOL_NEWTON
-    touching = dict.fromkeys(geom for geoms in (contacts or {}).values() for geom in geoms)  # each once
+    feet = dict.fromkeys(geom for geoms in (contacts or {}).values() for geom in geoms)  # without duplicates
     known = [geom.name for geom in spec.geoms if geom.name]
-    for geom in [floor, *touching] if touching else []:
+    for geom in [floor, *feet] if feet else []:
         if geom not in known:
             raise InputError(
                 f"the model has no geom named {geom!r}. Its geoms: {', '.join(known) or 'none'}."
             )
-    for geom in touching:
-        # geom against geom: the one kind of matching that MJX has as well
+    for geom in feet:
+        # MJX supports contact sensors between two geoms only
         spec.add_sensor(
             name=contact_sensor(geom),
             type=mujoco.mjtSensor.mjSENS_CONTACT,

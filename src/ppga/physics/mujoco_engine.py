@@ -1,7 +1,7 @@
-"""MuJoCo's C library on a thread pool, called from jitted code and exact to the bit.
+"""The mujoco engine: MuJoCo's C library on a thread pool, called from jitted code, with identical results.
 
-The state that JAX carries from step to step is MuJoCo's own float64 state, as opaque pairs of uint32
-(JAX computes in float32 here), so calls are pure: no simulation lives in the engine between two steps.
+JAX carries MuJoCo's float64 state from step to step, as pairs of uint32 because JAX computes in float32 here.
+So calls are pure: the engine itself has no state between two steps.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ppga.physics.base import HUGE, Array, Bodies, Physics
 from ppga.physics.host import HostArray, call_host
 
 _STATE = mujoco.mjtState
-# What changes from step to step. Applied forces, mocap poses and the like keep the model's defaults.
+# Parts of MuJoCo's state that change from step to step; applied forces, mocap poses and so on keep defaults
 _CARRIED = (
     _STATE.mjSTATE_TIME
     | _STATE.mjSTATE_QPOS
@@ -32,48 +32,48 @@ _CARRIED = (
     | _STATE.mjSTATE_WARMSTART
 )
 _MEMORY = (
-    "MuJoCo's memory is full in some simulations: {consequence}. The model has {kib:,} KiB; give it more in "
-    'its MJCF, for example <size memory="{more}K"/>'
+    "MuJoCo's memory is full in some simulations: {consequence}. The model has {kib:,} KiB; set a larger "
+    'size in its MJCF, for example <size memory="{more}K"/>'
 )
 _WARNINGS = {
     mujoco.mjtWarning.mjWARN_CONTACTFULL: "contacts are left out",
     mujoco.mjtWarning.mjWARN_CNSTRFULL: "contacts, joint limits and other constraints have no effect there",
 }
-"""Warnings of MuJoCo that leave a simulation's numbers sound, and what follows from them."""
-_QUIET = threading.Lock()
-_silenced: list[Any] = []  # what to warn by again, once for each caller that wants silence
+"""Warnings of MuJoCo after which a simulation can continue, with their consequences."""
+_SILENT_LOCK = threading.Lock()
+_handlers: list[Any] = []  # the handlers to restore, one for each active `silent` context
 _BAD_STATE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), int(mujoco.mjtWarning.mjWARN_BADCTRL) + 1)
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep MuJoCo from printing and from writing a log file: what it warns of is counted and reported.
+    """A context in which MuJoCo neither prints warnings nor writes a log file; it still counts them.
 
-    The handler belongs to the process: the first caller in here replaces it, the last one puts it back.
+    MuJoCo's warning handler is global: the first active context replaces it, and the last one restores it.
     """
-    with _QUIET:
-        _silenced.append(mujoco.get_mju_user_warning())
-        if len(_silenced) == 1:
-            mujoco.set_mju_user_warning(_say_nothing)
+    with _SILENT_LOCK:
+        _handlers.append(mujoco.get_mju_user_warning())
+        if len(_handlers) == 1:
+            mujoco.set_mju_user_warning(_ignore)
     try:
         yield
     finally:
-        with _QUIET:
-            before = _silenced.pop()
-            if not _silenced:
+        with _SILENT_LOCK:
+            before = _handlers.pop()
+            if not _handlers:
                 mujoco.set_mju_user_warning(before)
 
 
-def _say_nothing(_: str) -> None:
+def _ignore(_: str) -> None:
     pass
 
 
 class _Simulations:
-    """A Batch with its arrays at hand: looking them up at every step would cost more than copying them."""
+    """A Batch with references to its arrays: looking them up in every step costs more than copying them."""
 
     def __init__(self, model: mujoco.MjModel, n: int, threads: int, fields: tuple[str, ...]) -> None:
         self.batch = Batch(model, n, min(threads, n))
-        # bound before the first call: a field bound after it stays zero until the next
+        # bound before the first call: a field that is bound after a call reads zero
         self.fields = {name: self.batch.bind(name) for name in fields}
         self.flat = {name: values.reshape(n, -1) for name, values in self.fields.items()}
         assert all(
@@ -82,17 +82,24 @@ class _Simulations:
         self.state, self.ctrl = self.batch.state, self.batch.bind("ctrl")
         self.moving = self.state[:, 1 : 1 + model.nq + model.nv]  # positions and velocities, after the time
         self.status, self.warnings = self.batch.status, self.batch.warning
-        self.counts = self.warnings[:, :, 1]  # how often, of each kind
+        self.counts = self.warnings[:, :, 1]  # number of warnings of each kind
 
 
 class MujocoPhysics(Physics):
-    """`mujoco.batch` behind the common interface.
+    """`mujoco.batch` as an engine.
 
     Only active bodies are stepped, so a finished episode costs nothing. Results do not depend on the number
-    of threads, on the batch size, or on which other bodies are stepped.
+    of threads, on the batch size, or on the other bodies of the batch.
 
-    The engine's state of n bodies is two arrays: `rows` (n, words) uint32, the float64 MuJoCo state and the
-    fields whose change is wanted; and `fields` (n, columns) float32, all that tasks read.
+    The state of n bodies consists of two arrays: `rows` (n, words) uint32 with MuJoCo's float64 state and the
+    float64 fields of `changes`, and `fields` (n, columns) float32 with all fields that tasks read.
+
+    Args:
+        model: the compiled model.
+        substeps: MuJoCo steps in one control step.
+        derived: names of the MjData fields in `Bodies.derived`.
+        changes: names of the MjData fields in `Bodies.change`.
+        threads: number of threads; all visible cores by default.
     """
 
     def __init__(
@@ -108,17 +115,17 @@ class MujocoPhysics(Physics):
         self._idle: dict[int, list[_Simulations]] = {}
         self._fields = ("qpos", "qvel", "sensordata", *derived)
         probe = self._new_simulations(1)
-        # the carried components come first in MuJoCo's state, except a plugin's: then carry everything
+        # these parts come first in MuJoCo's state, but not before that of plugins: with plugins, carry it all
         carried = mujoco.mj_stateSize(model, int(_CARRIED))
         self._carried = carried if model.npluginstate == 0 else int(probe.batch.nstate)
         self._shapes = {name: values.shape[1:] for name, values in probe.fields.items()}
-        # columns of the rows (as float64) that hold the tracked fields, then of the float32 fields
+        # columns of the tracked fields in `rows` (as float64), and of all fields in `fields`
         self._tracked, self._row_width = self._columns(changes, self._carried)
         self._field_columns, width = self._columns(self._fields, 0)
         self._change_columns, self._field_width = self._columns(changes, width)
 
     def _columns(self, names: tuple[str, ...], start: int) -> tuple[dict[str, slice], int]:
-        """Where each named field lies in a matrix whose first free column is `start`, and its new width."""
+        """Columns of named fields in a matrix whose first free column is `start`, and its new width."""
         columns = {}
         for name in names:
             end = start + math.prod(self._shapes[name])
@@ -131,29 +138,29 @@ class MujocoPhysics(Physics):
 
     @contextlib.contextmanager
     def _simulations(self, n: int) -> Iterator[_Simulations]:
-        """Simulations of n bodies that nobody else uses meanwhile; kept for the next call."""
+        """A context with simulations of n bodies that no other call uses; they are reused by later calls."""
         idle = self._idle.setdefault(n, [])
         try:
-            found = idle.pop()  # a single operation: two threads never get the same one
+            simulations = idle.pop()  # atomic: two threads never get the same simulations
         except IndexError:
-            found = self._new_simulations(n)
+            simulations = self._new_simulations(n)
         try:
-            yield found
+            yield simulations
         finally:
-            idle.append(found)
+            idle.append(simulations)
 
     def callers(self, bodies: int) -> int:
-        """See `Physics.callers`: a thread each, unless they would spend their time waiting for Python.
+        """See `Physics.callers`.
 
-        A call holds Python's lock for about as long as five bodies take to step, so of n bodies, c callers
-        with n / c each may make 5 c bodies wait.
+        One caller per thread, but fewer for few bodies: each call holds Python's global lock for about as
+        long as stepping five bodies takes, so c callers with n / c bodies each are limited to 5 c <= n / c.
         """
         if jax.default_backend() != "cpu":
             return 1
         return max(1, min(self.threads, math.isqrt(bodies // 5)))
 
     def for_callers(self, callers: int) -> "MujocoPhysics":
-        """See `Physics.for_callers`: the threads are shared out."""
+        """See `Physics.for_callers`; each engine gets an equal share of the threads."""
         threads = max(1, self.threads // callers)
         engine = MujocoPhysics(self.model, self.substeps, self.derived, self.changes, threads)
         engine.warnings = self.warnings
@@ -169,7 +176,7 @@ class MujocoPhysics(Physics):
         return self._bodies(call_host(self._host_step, self._outputs(len(ctrl)), rows, fields, ctrl, active))
 
     def _outputs(self, n: int) -> list[tuple[tuple[int, ...], Any]]:
-        """Shapes and dtypes of what the host hands back: rows, fields, diverged."""
+        """Shapes and types of the host functions' outputs: rows, fields, diverged."""
         return [
             ((n, 2 * self._row_width), np.uint32),
             ((n, self._field_width), np.float32),
@@ -196,7 +203,7 @@ class MujocoPhysics(Physics):
             diverged=diverged,
         )
 
-    # On the host. `which` picks simulations: an array of their numbers, or a slice for all of them.
+    # On the host. `which` selects simulations: an array of their numbers, or a slice for all of them.
 
     def _host_reset(self, out: list[HostArray], qpos: HostArray, qvel: HostArray, active: HostArray) -> None:
         out_rows, out_fields, diverged = out
@@ -206,14 +213,14 @@ class MujocoPhysics(Physics):
         if not active.any():
             return
         which = _which(active)
-        with silent(), self._simulations(len(active)) as found:
-            found.batch.reset(_ids(which), stage=mujoco.mjtStage.mjSTAGE_NONE.value)
-            found.fields["qpos"][which] = qpos[which]
-            found.fields["qvel"][which] = qvel[which]
-            diverged[which] = self._run(found, which, found.batch.forward)
-            self._copy_out(found, which, rows, rows, out_fields)
+        with silent(), self._simulations(len(active)) as simulations:
+            simulations.batch.reset(_ids(which), stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+            simulations.fields["qpos"][which] = qpos[which]
+            simulations.fields["qvel"][which] = qvel[which]
+            diverged[which] = self._run(simulations, which, simulations.batch.forward)
+            self._copy_out(simulations, which, rows, rows, out_fields)
         for columns in self._change_columns.values():
-            out_fields[:, columns] = 0  # nothing came before
+            out_fields[:, columns] = 0  # there was no step before
 
     def _host_step(
         self, out: list[HostArray], rows: HostArray, fields: HostArray, ctrl: HostArray, active: HostArray
@@ -221,72 +228,76 @@ class MujocoPhysics(Physics):
         out_rows, out_fields, diverged = out
         diverged[...] = False
         before, after = rows.view(np.float64), out_rows.view(np.float64)
-        with silent(), self._simulations(len(active)) as found:
+        with silent(), self._simulations(len(active)) as simulations:
             which = _which(active)
             if active.any():
-                found.state[which, : self._carried] = before[which, : self._carried]
-                found.ctrl[which] = ctrl[which]
-                step = functools.partial(found.batch.step, nstep=self.substeps)
-                diverged[which] = self._run(found, which, step)
+                simulations.state[which, : self._carried] = before[which, : self._carried]
+                simulations.ctrl[which] = ctrl[which]
+                step = functools.partial(simulations.batch.step, nstep=self.substeps)
+                diverged[which] = self._run(simulations, which, step)
             moved = active & ~diverged
-            if not moved.all():  # the others stay as they are
+            if not moved.all():
                 out_rows[...] = rows
                 out_fields[...] = fields
                 for columns in self._change_columns.values():
                     out_fields[:, columns] = 0
             if moved.any():
-                self._copy_out(found, _which(moved), before, after, out_fields)
+                self._copy_out(simulations, _which(moved), before, after, out_fields)
 
-    def _run(self, found: _Simulations, which: Any, run: Callable[[Any], None]) -> HostArray | bool:
-        """Run the simulations and say which went bad, if any; MuJoCo resets those itself, silently."""
+    def _run(self, simulations: _Simulations, which: Any, run: Callable[[Any], None]) -> HostArray | bool:
+        """Run simulations; return which of them diverged, or False if none did.
+
+        MuJoCo itself resets a simulation that diverges, and counts a warning.
+        """
         try:
             run(_ids(which))
-        except SimulationError as error:  # the simulations it names are marked by their status
+        except SimulationError as error:  # `status` marks the simulations that failed
             if "out of memory" in str(error):
                 self._warn_of_memory("these count as diverged")
-        moving, counts, status = found.moving[which], found.counts[which], found.status[which]
+        moving, status = simulations.moving[which], simulations.status[which]
+        counts = simulations.counts[which]
         if np.abs(moving).max(initial=0.0) < HUGE and not counts.any() and not status.any():
             return False
-        insane = ~(np.abs(moving) < HUGE).all(axis=1)  # NaN is not below anything
-        bad: HostArray = insane | counts[:, _BAD_STATE].any(axis=1) | (status != 0)
+        too_large = ~(np.abs(moving) < HUGE).all(axis=1)  # also where it is NaN
+        diverged: HostArray = too_large | counts[:, _BAD_STATE].any(axis=1) | (status != 0)
         for kind, consequence in _WARNINGS.items():
             if counts[:, int(kind)].any():
                 self._warn_of_memory(consequence)
-        found.warnings[...] = 0  # they add up: what is counted next time belongs to that time
-        return bad
+        simulations.warnings[...] = 0  # MuJoCo adds to these counts and never resets them
+        return diverged
 
     def _warn_of_memory(self, consequence: str) -> None:
         kib = self.model.narena // 1024
         self.warnings.add(_MEMORY.format(consequence=consequence, kib=kib, more=2 * kib))
 
     def _copy_out(
-        self, found: _Simulations, which: Any, before: HostArray, after: HostArray, fields: HostArray
+        self, simulations: _Simulations, which: Any, before: HostArray, after: HostArray, fields: HostArray
     ) -> None:
-        """Write the simulations `which` into rows (float64) and fields, with what changed since `before`."""
-        after[which, : self._carried] = found.state[which, : self._carried]
+        """Write simulations into rows (float64) and fields, with the changes since the rows `before`."""
+        after[which, : self._carried] = simulations.state[which, : self._carried]
         for name, columns in self._field_columns.items():
-            fields[which, columns] = found.flat[name][which]
+            fields[which, columns] = simulations.flat[name][which]
         for name, columns in self._tracked.items():
-            now = found.flat[name][which]
+            now = simulations.flat[name][which]
             fields[which, self._change_columns[name]] = now - before[which, columns]
             after[which, columns] = now
 
-    # For tests, tools and viewers: the exact state as MuJoCo knows it.
+    # For tests, tools and viewers: conversion from and to MuJoCo's exact state.
 
     def pack(self, data: list[mujoco.MjData]) -> Array:
-        """`rows` of bodies that stand as these MjData do after `mj_forward` or `mj_step`."""
+        """The array `rows` (n, words) for n bodies, from MjData after `mj_forward` or `mj_step`."""
         spec = int(_STATE.mjSTATE_INTEGRATION)
         rows = np.zeros((len(data), self._row_width))
-        whole = np.zeros(mujoco.mj_stateSize(self.model, spec))
-        for row, one in zip(rows, data, strict=True):
-            mujoco.mj_getState(self.model, one, whole, spec)
-            row[: self._carried] = whole[: self._carried]
+        full_state = np.zeros(mujoco.mj_stateSize(self.model, spec))
+        for row, simulation in zip(rows, data, strict=True):
+            mujoco.mj_getState(self.model, simulation, full_state, spec)
+            row[: self._carried] = full_state[: self._carried]
             for name, columns in self._tracked.items():
-                row[columns] = np.ravel(getattr(one, name))
+                row[columns] = np.ravel(getattr(simulation, name))
         return jnp.asarray(rows.view(np.uint32))
 
     def unpack(self, rows: Array) -> HostArray:
-        """What rows hold: MuJoCo's float64 state of each body, then the tracked fields, (n, width)."""
+        """Float64 contents (n, width) of `rows`: MuJoCo's state of each body, then the tracked fields."""
         return np.array(rows).view(np.float64)
 
 

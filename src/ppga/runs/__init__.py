@@ -1,16 +1,14 @@
-"""Runs: the loop around an algorithm."""
+"""Runs: training with a budget, a folder, checkpoints and a display."""
 
-from ppga.runs.config import Budget, KeepingConfig, PPGAConfig, SimulationConfig
-from ppga.runs.loop import Iteration, Outcome, resume, train
-from ppga.runs.presets import PRESETS, preset
+from ppga.algorithms import preset
+from ppga.config import Budget, LoggingConfig, SimulationConfig
+from ppga.runs.trainer import Iteration, Outcome, resume, train
 
 __all__ = [
-    "PRESETS",
     "Budget",
     "Iteration",
-    "KeepingConfig",
+    "LoggingConfig",
     "Outcome",
-    "PPGAConfig",
     "SimulationConfig",
     "preset",
     "resume",

@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run in a file, with a checksum beside it.
+"""Checkpoints: the complete state of a run in a file, with a checksum beside it.
 
-`000120.safetensors` holds the arrays; `000120.json`, written after it, its SHA-256. A kill at any moment
-leaves the checkpoints before it whole, and one without its checksum does not count.
+`000120.safetensors` holds the arrays; `000120.json`, which is written after it, its SHA-256. A kill at any
+moment leaves earlier checkpoints intact, and a checkpoint without its checksum is ignored.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ from ppga.storage import (
     write_tensors,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state to go on from.
+    """A state that a run can be resumed from.
 
     Attributes:
-        iteration: after which it was taken.
-        seconds: wall time spent until then.
+        iteration: the last finished iteration.
+        seconds: wall time of the run so far.
         arrays: the algorithm's state.
     """
 
@@ -41,7 +41,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; then remove all but the newest few."""
+    """Write a checkpoint to a folder; then remove all but the newest KEPT_CHECKPOINTS."""
     data = folder / f"{checkpoint.iteration:06d}.safetensors"
     description = {
         "version": FORMAT_VERSION,
@@ -51,36 +51,36 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     write_tensors(data, checkpoint.arrays, description)
     write_json(data.with_suffix(".json"), {**description, "sha256": _sha256(data)})
     kept = _numbers(folder)[-KEPT_CHECKPOINTS:]
-    for file in sorted(folder.glob("[0-9]*")):  # of each the .json first: without it the other does not count
-        ours = file.suffix in (".json", ".safetensors") and file.stem.isdecimal()
-        if ours and int(file.stem) not in kept:
+    for file in sorted(folder.glob("[0-9]*")):  # .json first: without it, the checkpoint is ignored
+        is_checkpoint = file.suffix in (".json", ".safetensors") and file.stem.isdecimal()
+        if is_checkpoint and int(file.stem) not in kept:
             file.unlink(missing_ok=True)
 
 
 def newest(
     folder: Path, report: Callable[[str], None], use: Callable[[Checkpoint], None] = lambda _: None
 ) -> Checkpoint | None:
-    """The newest checkpoint that can be used; None when none was ever finished.
+    """The newest checkpoint that can be used; None if none was ever finished.
 
     Args:
-        folder: where they are.
-        report: told of each one that is damaged.
-        use: goes on from a checkpoint, or raises an InputError; then it counts as damaged, and the one before
-            is tried.
+        folder: folder of the checkpoints.
+        report: called with a message for each damaged checkpoint.
+        use: restores a checkpoint, or raises an InputError; then the checkpoint counts as damaged, and the
+            one before it is tried.
 
     Raises:
-        InputError: there are checkpoints, and all are damaged.
+        InputError: all checkpoints are damaged.
     """
     reasons = []
     for number in reversed(_numbers(folder)):
         try:
-            found = _load(folder / f"{number:06d}.safetensors")
-            use(found)
+            checkpoint = _load(folder / f"{number:06d}.safetensors")
+            use(checkpoint)
         except InputError as error:
             report(f"checkpoint {number} is damaged and was left out: {error}")
             reasons.append(str(error))
         else:
-            return found
+            return checkpoint
     if reasons:
         raise InputError(f"all checkpoints in {folder} are damaged. The newest: {reasons[0]}")
     return None
@@ -92,24 +92,27 @@ def last_iteration(folder: Path) -> int:
 
 
 def _load(data: Path) -> Checkpoint:
-    description: Any = read_json(data.with_suffix(".json"))
+    file = data.with_suffix(".json")
+    description: Any = read_json(file)
+    if isinstance(description, dict) and description.get("version") == 1:
+        raise InputError(f"{file} was written by an earlier version of ppga and cannot be read.")
     if not isinstance(description, dict) or description.get("version") != FORMAT_VERSION:
-        raise InputError(f"{data.with_suffix('.json')} is not a checkpoint of version {FORMAT_VERSION}.")
+        raise InputError(f"{file} is not a checkpoint of version {FORMAT_VERSION}.")
     if not data.is_file():
         raise InputError(f"{data.name} is missing.")
     if _sha256(data) != description.get("sha256"):
-        raise InputError(f"{data.name} does not have the checksum it was written with.")
-    arrays, inside = read_tensors(data)
-    if not isinstance(inside, dict) or inside.get("iteration") != int(data.stem):
+        raise InputError(f"{data.name} does not have the checksum that it was written with.")
+    arrays, header = read_tensors(data)
+    if not isinstance(header, dict) or header.get("iteration") != int(data.stem):
         raise InputError(f"{data.name} does not say that it is of iteration {int(data.stem)}.")
-    seconds = inside.get("seconds")
+    seconds = header.get("seconds")
     if not is_number(seconds) or seconds < 0:
         raise InputError(f"{data.name}: seconds must be a number of at least 0, got {seconds!r}.")
     return Checkpoint(int(data.stem), float(seconds), arrays)
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Iterations of the checkpoints that were finished, rising."""
+    """Iterations of the finished checkpoints, rising."""
     stems = [file.stem for file in folder.glob("*.json") if file.is_file()]
     return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]+", stem) and stem == f"{int(stem):06d}")
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live picture on a terminal, plain lines elsewhere."""
+"""Displays of a running training: a live view on a terminal, plain lines elsewhere."""
 
 import contextlib
 import time
@@ -15,23 +15,28 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ppga.archives.maps import text as heatmap
+from ppga.archives.heatmaps import text as heatmap
 from ppga.storage import NumpyArray
 
 OUTPUT_ERRORS = (OSError, ValueError, SystemExit)
-"""Raised by printing to nobody: ValueError by a closed file, SystemExit by rich for a broken pipe."""
+"""Errors of printing when nobody reads: ValueError of a closed file, SystemExit of rich for a broken pipe."""
 LINE_SECONDS = 10.0
-"""Least time between two plain lines."""
+"""Least seconds between two plain lines."""
 
 
 class Display(Protocol):
-    """What the loop tells."""
+    """Shows the progress of a run."""
 
     def begin(self, title: str, share: float) -> None:
-        """The run starts, with a share of its budget used up already."""
+        """Called at the start of the run.
+
+        Args:
+            title: describes the run in a line.
+            share: share of the budget that is used up already.
+        """
 
     def pulse(self) -> None:
-        """Something went on inside an iteration."""
+        """Called now and then within an iteration."""
 
     def show(
         self,
@@ -42,39 +47,48 @@ class Display(Protocol):
         cells: NumpyArray,
         objective: NumpyArray,
     ) -> None:
-        """An iteration is over."""
+        """Called after an iteration.
+
+        Args:
+            record: its metrics.
+            share: share of the budget that is used up.
+            warnings: messages for the user.
+            shape: cells of the archive along each measure.
+            cells: (n,) occupied cells.
+            objective: (n,) objectives of their elites.
+        """
 
     def say(self, message: str) -> None:
-        """A line to keep."""
+        """Print a message that stays visible."""
 
     def end(self) -> None:
-        """The run is over, well or not."""
+        """Called when the run ends, also by an error."""
 
 
 class Silent:
-    """Shows nothing; for use from Python."""
+    """Shows nothing; the default in Python."""
 
     def begin(self, title: str, share: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def pulse(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def show(self, *args: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def say(self, message: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class FailSafe:
-    """Another display until that fails, and nothing from then on: a run does not end with its terminal.
+    """Forwards to a display until that fails, and then to none, so that a run survives its terminal.
 
     Args:
-        display: the other one.
+        display: the display.
     """
 
     def __init__(self, display: Display) -> None:
@@ -105,24 +119,29 @@ class FailSafe:
             call(*args)
         except OUTPUT_ERRORS as error:
             failed, self.display = self.display, Silent()
-            with contextlib.suppress(*OUTPUT_ERRORS):  # a live view gives the terminal back
+            with contextlib.suppress(*OUTPUT_ERRORS):  # a live view restores the terminal
                 failed.end()
             warnings.warn(f"the display failed and is switched off: {error!r}", RuntimeWarning, stacklevel=4)
 
 
 class Lines:
-    """A plain line now and then; for files, pipes and `--quiet`."""
+    """Prints a plain line now and then; for files, pipes and `--quiet`.
+
+    Args:
+        console: where to print.
+        quiet: print warnings and messages only.
+    """
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         self.last, self.warned = -LINE_SECONDS, set[str]()
 
     def begin(self, title: str, share: float) -> None:  # noqa: ARG002
-        """Say what runs."""
+        """Print the title."""
         self._print(title)
 
     def pulse(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def show(
         self,
@@ -133,10 +152,11 @@ class Lines:
         cells: NumpyArray,  # noqa: ARG002
         objective: NumpyArray,  # noqa: ARG002
     ) -> None:
-        """A line, unless there was one a moment ago."""
+        """Print new warnings, and a line of metrics unless there was one within LINE_SECONDS."""
         for warning in warnings:
-            if warning.split("(")[0] not in self.warned:
-                self.warned.add(warning.split("(")[0])
+            kind = warning.split("(")[0]  # numbers in parentheses change
+            if kind not in self.warned:
+                self.warned.add(kind)
                 self._print(f"warning: iteration {record['iteration']}: {warning}")
         now = time.monotonic()
         if not self.quiet and (now - self.last >= LINE_SECONDS or share >= 1):
@@ -150,37 +170,45 @@ class Lines:
             )
 
     def say(self, message: str) -> None:
-        """A line."""
+        """Print a message."""
         self._print(message)
 
     def end(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def _print(self, message: str) -> None:
         self.console.print(message, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
 
 class _View(Live):
-    """A live view; what fails in the thread that draws it is raised when it is updated."""
+    """A live view that raises errors of its drawing thread when it is updated.
+
+    Attributes:
+        failure: error of the drawing thread.
+    """
 
     failure: BaseException | None = None
 
     def refresh(self) -> None:
-        """Draw it."""
+        """Draw the view."""
         try:
             super().refresh()
         except OUTPUT_ERRORS as error:
             self.failure = error
 
     def update(self, renderable: RenderableType, *, refresh: bool = False) -> None:
-        """Replace what it shows."""
+        """Replace the content of the view."""
         if self.failure is not None:
             raise self.failure
         super().update(renderable, refresh=refresh)
 
 
 class Picture:
-    """A live view with a progress bar, the figures, and the archive."""
+    """A live view with a progress bar, metrics and the archive.
+
+    Args:
+        console: terminal to draw on.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -196,19 +224,19 @@ class Picture:
         self.live = _View(console=console, refresh_per_second=4, transient=False)
         self.bar = self.progress.add_task("", total=1.0, left="")
         self.body: RenderableType = Text("compiling ...", style="dim")
-        self.began, self.first = time.monotonic(), 0.0
-        self.beats = 0
+        self.start_time, self.start_share = time.monotonic(), 0.0
+        self.pulses = 0
 
     def begin(self, title: str, share: float) -> None:
         """Open the view."""
-        self.first, self.began = share, time.monotonic()
+        self.start_share, self.start_time = share, time.monotonic()
         self.progress.update(self.bar, description=title, completed=share)
         self.live.start()
         self.live.update(self._group())
 
     def pulse(self) -> None:
-        """Turn the wheel: learning goes on."""
-        self.beats += 1
+        """Add a dot below the progress bar."""
+        self.pulses += 1
         self.live.update(self._group())
 
     def show(
@@ -220,30 +248,31 @@ class Picture:
         cells: NumpyArray,
         objective: NumpyArray,
     ) -> None:
-        """Bring everything up to date."""
-        self.beats = 0
-        gone = time.monotonic() - self.began
-        done = share - self.first
-        left = f"{gone * (1 - share) / done / 60:.1f} min left" if 0 < done and share < 1 else ""
+        """Update the view."""
+        self.pulses = 0
+        elapsed = time.monotonic() - self.start_time
+        done = share - self.start_share
+        left = f"{elapsed * (1 - share) / done / 60:.1f} min left" if 0 < done and share < 1 else ""
         self.progress.update(self.bar, completed=min(share, 1.0), left=left)
         notes = [Text(f"! {warning}", style="yellow") for warning in warnings]
-        picture = heatmap(shape, cells, objective)
-        self.body = Group(Columns([Padding(_figures(record), (0, 2, 0, 0)), picture]), *notes)
+        archive = heatmap(shape, cells, objective)
+        self.body = Group(Columns([Padding(_metrics(record), (0, 2, 0, 0)), archive]), *notes)
         self.live.update(self._group())
 
     def say(self, message: str) -> None:
-        """A line above the view."""
+        """Print a message above the view."""
         self.live.console.print(message, soft_wrap=True, markup=False, emoji=False, highlight=False)
 
     def end(self) -> None:
-        """Leave the last view standing."""
+        """Close the view; its last content stays visible."""
         self.live.stop()
 
     def _group(self) -> Group:
-        return Group(self.progress, Text("." * self.beats, style="dim"), self.body)
+        return Group(self.progress, Text("." * self.pulses, style="dim"), self.body)
 
 
-def _figures(record: dict[str, Any]) -> Table:
+def _metrics(record: dict[str, Any]) -> Table:
+    """A table of an iteration's metrics."""
     table = Table(box=SIMPLE, show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right")
@@ -264,11 +293,11 @@ def _figures(record: dict[str, Any]) -> Table:
         "restarts": f"{record['restarts']}",
     }
     if "search_objective" in record:
-        where = vector(record["search_measures"][0])
-        rows["search policy"] = f"{record['search_objective'][0]:,.0f} at {where}"
-    if "xnes_mean" in record:
-        rows["xNES mean"] = vector(record["xnes_mean"][0])
-        rows["xNES scale"] = f"{record['xnes_scale'][0]:.2f}"
+        measures = vector(record["search_measures"])
+        rows["search policy"] = f"{record['search_objective']:,.0f} at {measures}"
+    if "strategy_mean" in record:
+        rows["strategy mean"] = vector(record["strategy_mean"])
+        rows["strategy scale"] = f"{record['strategy_scale']:.2f}"
     if record["nonfinite"]:
         rows["not finite"] = f"{record['nonfinite']}"
     for name, value in rows.items():

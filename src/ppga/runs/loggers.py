@@ -1,4 +1,4 @@
-"""Where the metrics of a run go besides its own file."""
+"""Loggers that receive the metrics of a run besides its own file: TensorBoard, Weights & Biases."""
 
 import hashlib
 import os
@@ -12,17 +12,17 @@ from ppga.errors import import_extra
 
 
 class Logger(Protocol):
-    """Takes the numbers of an iteration."""
+    """Receives the metrics of each iteration."""
 
     def log(self, record: dict[str, Any]) -> None:
-        """Write them down."""
+        """Write the metrics of an iteration."""
 
     def close(self) -> None:
-        """Finish."""
+        """Finish writing at the end of the run."""
 
 
 def scalars(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record, lists spread out: `xnes_mean/0/1`."""
+    """The numbers of a record by flat names, such as `strategy_mean/0` and `times/total`."""
     flat: dict[str, float] = {}
 
     def walk(name: str, value: Any) -> None:
@@ -40,13 +40,14 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """An event file for TensorBoard; an error is raised where it occurs.
+    """Writes an event file for TensorBoard, and raises errors where they occur.
 
-    tensorboardX's `SummaryWriter` has a thread that dies of an error; its queue then blocks the run.
+    tensorboardX's `SummaryWriter` is not used, because its thread dies silently of a disk error and then
+    blocks the run.
 
     Args:
-        folder: where it goes.
-        iteration: the last one that counts; later ones of a run that was cut short are hidden.
+        folder: folder of the file.
+        iteration: last iteration before a resume, 0 for none; TensorBoard hides what was written after it.
     """
 
     def __init__(self, folder: Path, iteration: int) -> None:
@@ -61,7 +62,7 @@ class TensorBoard:
             self._write(Event(wall_time=time.time(), step=iteration + 1, session_log=start))
 
     def log(self, record: dict[str, Any]) -> None:
-        """One point on every curve."""
+        """Add a point to every curve."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -69,7 +70,7 @@ class TensorBoard:
         self._write(Event(wall_time=time.time(), step=record["iteration"], summary=Summary(value=values)))
 
     def close(self) -> None:
-        """Nothing: the file is open only while something is written."""
+        """Do nothing: the file is open only while it is written."""
 
     def _write(self, event: Any) -> None:
         """Append a record: its length and its content, each followed by a checksum."""
@@ -83,13 +84,13 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases.
+    """Logs to Weights & Biases.
 
     Args:
-        project: to report to.
-        folder: the run's.
-        begun: when the run was begun; with the folder's name it is how a resumed run is known again.
-        config: the settings.
+        project: name of the project.
+        folder: folder of the run.
+        begun: time at which the run was started; with the folder's name it identifies a resumed run.
+        config: settings of the run.
     """
 
     def __init__(self, project: str, folder: Path, begun: str, config: dict[str, Any]) -> None:
@@ -100,9 +101,9 @@ class WandB:
         )
 
     def log(self, record: dict[str, Any]) -> None:
-        """One point on every curve."""
+        """Add a point to every curve."""
         self.run.log(scalars(record), step=record["iteration"])
 
     def close(self) -> None:
-        """Finish."""
+        """Finish the run at Weights & Biases."""
         self.run.finish()

@@ -14,22 +14,24 @@ from types import FrameType
 from typing import Any
 
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""What asks a run to stop: Ctrl-C, `kill`, and a terminal that closes. Of these only Ctrl-C is impatient: who
-stops a job may send SIGTERM to each of its processes, and these pass it on to each other.
+"""Signals of Ctrl-C, `kill`, and a terminal that closes. They ask a run to stop after its iteration.
+
+Only a second Ctrl-C stops it at once, because job schedulers send SIGTERM to every process, and the processes
+of a run pass it on to each other.
 """
-TOGETHER = 0.3
+SIMULTANEOUS = 0.3
 """Seconds within which several signals count as one: `timeout` and systemd send two at a time."""
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 FINISHING = "\nfinishing this iteration; Ctrl-C again stops at once\n"
-STOPPED = "\nppga: stopped at once; ppga train --resume RUN goes on from its last checkpoint\n"
+STOPPED = "\nppga: stopped at once; ppga train --resume RUN continues from the last checkpoint\n"
 SHOW_CURSOR = "\x1b[?25h"
 
 
 @contextmanager
-def recorded() -> Iterator[list[signal.Signals]]:
-    """Record the stop signals that arrive; a second Ctrl-C has the effect that it had before.
+def caught_signals() -> Iterator[list[signal.Signals]]:
+    """Record stop signals in the list of the context; a second Ctrl-C has the effect of the previous handler.
 
-    In any thread but the main one, where Python allows no handlers, nothing is recorded.
+    In threads other than the main one, where Python allows no handlers, nothing is recorded.
     """
     caught: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
@@ -40,13 +42,13 @@ def recorded() -> Iterator[list[signal.Signals]]:
 
     def record(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal first
-        watched = before[number] is _watched
+        by_thread = before[number] is _handled_by_thread
         if not caught:
             caught.append(signal.Signals(number))
             first = time.monotonic()
-            if not watched:
-                _tell(FINISHING)
-        elif number == signal.SIGINT and not watched and time.monotonic() - first > TOGETHER:
+            if not by_thread:
+                _print(FINISHING)
+        elif number == signal.SIGINT and not by_thread and time.monotonic() - first > SIMULTANEOUS:
             signal.signal(number, before[number])
             signal.raise_signal(number)
 
@@ -56,36 +58,36 @@ def recorded() -> Iterator[list[signal.Signals]]:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """End this process at once by a stop signal; while such signals are `recorded`, by a second Ctrl-C.
+    """End this process at once on a stop signal; inside `caught_signals`, on a second Ctrl-C.
 
-    For commands that do nothing but train. A thread receives the signals, because the main thread may be in
-    compiled code for minutes, and ends the process without waiting for the threads that evaluate policies.
+    For commands that only train. A thread receives the signals, because the main thread may be in compiled
+    code for minutes, and ends the process without waiting for the threads that evaluate policies.
     """
     before = stop_handlers()
     reader, writer = socket.socketpair()
 
-    def watch() -> None:
+    def handle() -> None:
         first = None
         while received := reader.recv(1):
             number, now = received[0], time.monotonic()
-            if number not in before or (first is not None and now - first <= TOGETHER):
+            if number not in before or (first is not None and now - first <= SIMULTANEOUS):
                 continue
             again = first is not None and number == signal.SIGINT
-            if again or signal.getsignal(number) is _watched:
-                _tell(STOPPED)
+            if again or signal.getsignal(number) is _handled_by_thread:
+                _print(STOPPED)
                 if os.isatty(1):
-                    _tell(SHOW_CURSOR, 1)
+                    _print(SHOW_CURSOR, 1)
                 os._exit(128 + number)
             if first is None:
-                _tell(FINISHING)
+                _print(FINISHING)
             first = now
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=handle, daemon=True)
     writer.setblocking(False)
     old_descriptor = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     thread.start()
     try:
-        with replaced(before, _watched):
+        with replaced(before, _handled_by_thread):
             yield
     finally:
         signal.set_wakeup_fd(old_descriptor)
@@ -94,12 +96,12 @@ def exit_on_signals() -> Iterator[None]:
         reader.close()
 
 
-def _watched(number: int, frame: FrameType | None) -> None:
-    """Handler of signals that the thread of `exit_on_signals` deals with."""
+def _handled_by_thread(number: int, frame: FrameType | None) -> None:
+    """Handler of signals that the thread of `exit_on_signals` handles instead of the main thread."""
 
 
 def stop_handlers() -> dict[int, Any]:
-    """Present handlers of the stop signals, without those that are ignored: `nohup` has them stay so."""
+    """Current handlers of the stop signals; without ignored ones, which must stay ignored under `nohup`."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     return {
         number: signal.SIG_DFL if handler is None else handler  # None: it was not installed by Python
@@ -110,7 +112,12 @@ def stop_handlers() -> dict[int, Any]:
 
 @contextmanager
 def replaced(handlers: dict[int, Any], handler: Handler) -> Iterator[None]:
-    """Have one handler in place of the given ones, which are put back in the end."""
+    """Replace handlers within the context.
+
+    Args:
+        handlers: signal -> its current handler, which is restored at the end.
+        handler: new handler of all these signals.
+    """
     for number in handlers:
         signal.signal(number, handler)
     try:
@@ -120,9 +127,9 @@ def replaced(handlers: dict[int, Any], handler: Handler) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _tell(text: str, descriptor: int = 2) -> None:
-    """Write a line if that takes no waiting: whoever reads it may be gone, or not be reading."""
-    if sys.__stderr__ is None:  # closed when Python began; the descriptor may be another file's
+def _print(text: str, descriptor: int = 2) -> None:
+    """Write to a file descriptor unless that would block, because its reader may have ended or be busy."""
+    if sys.__stderr__ is None:  # closed at Python's start; the descriptor may belong to another file
         return
     with contextlib.suppress(OSError):
         if select.select([], [descriptor], [], 0)[1]:

@@ -1,16 +1,27 @@
-"""Tasks: what is seen, rewarded and measured."""
+"""Tasks: environments with rewards and measures, and the registry of their names."""
 
 from ppga.tasks.base import Task
+from ppga.tasks.brax import brax_feet, from_brax
 from ppga.tasks.damage import damaged
 from ppga.tasks.environment import Environment, TaskState
-from ppga.tasks.find import TASKS, find, is_known, make_task, names, register, robot, sample, word_for
+from ppga.tasks.gymnasium import from_gymnasium
 from ppga.tasks.locomotion import Ant, AntOmni, HalfCheetah, Hopper, Humanoid, HumanoidFull, Walker2d
 from ppga.tasks.maze import PointMaze
-from ppga.tasks.others import brax_feet, from_brax, from_gymnasium
+from ppga.tasks.registry import (
+    TASKS,
+    find,
+    is_registered,
+    make_task,
+    names,
+    register,
+    robot,
+    sample,
+    task_argument,
+)
 
 __all__ = [
     "TASKS", "Environment", "Task", "TaskState", "brax_feet", "damaged", "find", "from_brax",
-    "from_gymnasium", "is_known", "make_task", "names", "register", "robot", "sample", "word_for",
+    "from_gymnasium", "is_registered", "make_task", "names", "register", "robot", "sample", "task_argument",
 ]  # fmt: skip
 
 for _task in (HalfCheetah, Walker2d, Hopper, Ant, Humanoid, HumanoidFull, AntOmni, PointMaze):

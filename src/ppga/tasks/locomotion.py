@@ -1,4 +1,4 @@
-"""The five locomotion robots, with observation, reward, termination and start of Gymnasium's v5 tasks.
+"""Locomotion robots, with the observations, rewards, terminations and initial states of Gymnasium's v5 tasks.
 
 Gymnasium's contact forces are left out throughout (`include_cfrc_ext_in_observation=False`,
 `contact_cost_weight=0`). Numbers without a comment are Gymnasium's defaults.
@@ -17,13 +17,24 @@ from ppga.tasks.base import Task
 _ASSETS = files("gymnasium") / "envs" / "mujoco" / "assets"
 
 
-class Runner(Task):
-    """A robot that is paid for moving along x, for staying healthy, and pays for its controls."""
+class LocomotionTask(Task):
+    """A robot whose reward is its speed along x, plus a bonus for being healthy, minus a cost of controls.
+
+    Attributes:
+        model_file: name of Gymnasium's MJCF file.
+        noise: size of the noise of initial positions and velocities.
+        gaussian_velocities: the noise of velocities is Gaussian; otherwise uniform.
+        hidden_positions: number of leading positions that are not observed: x (and y), on which a gait does
+            not depend.
+        forward_weight: weight of the speed along x.
+        control_weight: weight of the squared controls.
+        healthy_bonus: reward of a step in which the robot is healthy.
+    """
 
     model_file: ClassVar[str]
     noise: ClassVar[float]
     gaussian_velocities: ClassVar[bool] = False
-    hidden_positions: ClassVar[int] = 1  # x (and y) are not observed: a gait does not depend on the place
+    hidden_positions: ClassVar[int] = 1
     forward_weight: ClassVar[float] = 1.0
     control_weight: ClassVar[float]
     healthy_bonus: ClassVar[float] = 0.0
@@ -43,30 +54,30 @@ class Runner(Task):
         return qpos, jax.random.uniform(velocity_key, shape, minval=-self.noise, maxval=self.noise)
 
     def observe(self, body: Bodies) -> Array:
-        """Positions without the place, then velocities."""
+        """Positions without the first `hidden_positions`, then velocities."""
         return jnp.concatenate([body.qpos[self.hidden_positions :], body.qvel])
 
     def progress(self, body: Bodies) -> Array:
-        """Metres () moved along x in the last control step."""
+        """Distance () moved along x in the last control step, in meters."""
         return body.change["qpos"][0]
 
     def healthy(self, body: Bodies) -> Array:  # noqa: ARG002
-        """Whether () the robot is still on its feet."""
+        """Whether () the robot is healthy, as Gymnasium defines it; always by default."""
         return jnp.ones((), jnp.bool_)
 
     def reward(self, body: Bodies, ctrl: Array) -> Array:
-        """Speed along x, plus the bonus while healthy, minus squared controls."""
+        """Weighted speed along x, plus the bonus if healthy, minus weighted squared controls."""
         forward = self.forward_weight * self.progress(body) / self.control_dt
         bonus = self.healthy_bonus * self.healthy(body)
         return forward + bonus - self.control_weight * jnp.square(ctrl).sum()
 
     def terminated(self, body: Bodies) -> Array:
-        """The episode ends with the robot's health."""
+        """The robot is not healthy."""
         return ~self.healthy(body)
 
 
-class HalfCheetah(Runner):
-    """A cheetah in the plane that cannot fall for good: run."""
+class HalfCheetah(LocomotionTask):
+    """A cheetah in the plane; it can always get up, so episodes never end early."""
 
     name = "halfcheetah"
     model_file = "half_cheetah.xml"
@@ -78,7 +89,7 @@ class HalfCheetah(Runner):
     worst_idle_reward = -0.6  # six motors at full torque: 0.1 * 6
 
 
-class Walker2d(Runner):
+class Walker2d(LocomotionTask):
     """A two-legged walker in the plane."""
 
     name = "walker2d"
@@ -91,7 +102,7 @@ class Walker2d(Runner):
     worst_idle_reward = 0.0  # being healthy pays more (1) than six motors can cost (0.006)
 
     def observe(self, body: Bodies) -> Array:
-        """As for the others, with velocities clipped to 10."""
+        """Positions without x, then velocities clipped to [-10, 10]."""
         return jnp.concatenate([body.qpos[self.hidden_positions :], jnp.clip(body.qvel, -10.0, 10.0)])
 
     def healthy(self, body: Bodies) -> Array:
@@ -109,13 +120,13 @@ class Hopper(Walker2d):
     worst_idle_reward = 0.0  # being healthy pays more (1) than three motors can cost (0.003)
 
     def healthy(self, body: Bodies) -> Array:
-        """Torso high enough and upright, and nothing wildly out of range."""
+        """Torso high enough and upright, and no position or velocity of 100 or more."""
         state = jnp.concatenate([body.qpos, body.qvel])[2:]
-        sane = ((-100.0 < state) & (state < 100.0)).all()
-        return sane & (0.7 < body.qpos[1]) & (-0.2 < body.qpos[2]) & (body.qpos[2] < 0.2)
+        bounded = ((-100.0 < state) & (state < 100.0)).all()
+        return bounded & (0.7 < body.qpos[1]) & (-0.2 < body.qpos[2]) & (body.qpos[2] < 0.2)
 
 
-class Ant(Runner):
+class Ant(LocomotionTask):
     """A four-legged ant in three dimensions."""
 
     name = "ant"
@@ -127,7 +138,7 @@ class Ant(Runner):
     control_weight = 0.5
     healthy_bonus = 1.0
     changes = ("xpos",)
-    feet: ClassVar = {  # named by where they are as the ant walks along x; the model's names are others
+    feet: ClassVar = {  # by their positions as the ant walks along x, which differ from the model's names
         "front left": ("left_ankle_geom",),
         "back left": ("right_ankle_geom",),
         "back right": ("third_ankle_geom",),
@@ -136,16 +147,16 @@ class Ant(Runner):
     worst_idle_reward = -3.0  # being healthy pays 1, eight motors at full torque cost 0.5 * 8
 
     def progress(self, body: Bodies) -> Array:
-        """The torso's way along x, as its kinematics before the last substep have it (so does Gymnasium)."""
+        """Distance of the torso along x by the kinematics before the last substep, as in Gymnasium."""
         return body.change["xpos"][1, 0]
 
     def healthy(self, body: Bodies) -> Array:
-        """Torso neither on the floor nor thrown into the air."""
+        """Torso neither on the floor nor high in the air."""
         return (0.2 <= body.qpos[2]) & (body.qpos[2] <= 1.0)
 
 
-class Humanoid(Runner):
-    """A humanoid in three dimensions, which sees its positions and velocities."""
+class Humanoid(LocomotionTask):
+    """A humanoid in three dimensions that observes its positions and velocities only."""
 
     name = "humanoid"
     model_file = "humanoid.xml"
@@ -160,7 +171,7 @@ class Humanoid(Runner):
     worst_idle_reward = 0.0  # being healthy pays more (5) than seventeen motors at 0.4 can cost (0.27)
 
     def progress(self, body: Bodies) -> Array:
-        """The centre of mass's way along x."""
+        """Distance of the center of mass along x."""
         return body.change["subtree_com"][0, 0]
 
     def healthy(self, body: Bodies) -> Array:
@@ -169,16 +180,16 @@ class Humanoid(Runner):
 
 
 class HumanoidFull(Humanoid):
-    """The humanoid with all of Gymnasium's observations but contact forces.
+    """The humanoid with all of Gymnasium's observations except contact forces.
 
-    The additional ones follow from the others; they make networks six times as wide at the bottom.
+    The additional observations are functions of positions and velocities; the input is six times as large.
     """
 
     name = "humanoid-full"
     derived = ("cinert", "cvel", "qfrc_actuator")
 
     def observe(self, body: Bodies) -> Array:
-        """Positions, velocities, and each body's inertia and velocity about the centre; motor forces."""
+        """Positions, velocities, inertia and velocity of each body about the center of mass, motor forces."""
         return jnp.concatenate(
             [
                 super().observe(body),
@@ -190,7 +201,7 @@ class HumanoidFull(Humanoid):
 
 
 class AntOmni(Ant):
-    """The ant, paid for staying healthy and sparing its motors; measured by where it ends up."""
+    """The ant without a reward for speed; its measures are its final position."""
 
     name = "ant-omni"
     usual_length = 250
@@ -199,23 +210,23 @@ class AntOmni(Ant):
 
     @property
     def measure_names(self) -> tuple[str, ...]:
-        """How far it has come."""
+        """Names of the k measures."""
         return ("final x", "final y")
 
     @property
     def measure_ranges(self) -> tuple[tuple[float, float], ...]:
-        """Metres from the start; an ant that runs at 2.4 m/s all the time reaches the edge."""
+        """In meters from the start; an ant that always runs at 2.4 m/s reaches the edge."""
         return ((-30.0, 30.0),) * 2
 
     @property
     def archive_shape(self) -> tuple[int, ...]:
-        """Squares of 3 m."""
+        """Cells of 3 m by 3 m."""
         return (20, 20)
 
     def proxies(self, body: Bodies) -> Array:
-        """Speed of the torso along x and y."""
+        """Velocity of the torso along x and y."""
         return body.change["xpos"][1, :2] / self.control_dt
 
     def measures(self, total: Array, steps: Array) -> Array:  # noqa: ARG002
-        """The way from the start: speeds, summed up."""
+        """Final position relative to the start: the integral of the velocities."""
         return total * self.control_dt

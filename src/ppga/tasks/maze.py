@@ -1,4 +1,4 @@
-"""A maze: a point that is paid for being near a goal which the straight way does not lead to."""
+"""A maze with a deceptive reward: the direct path to the goal ends at a wall."""
 
 from typing import ClassVar
 
@@ -12,15 +12,15 @@ START, GOAL = (-0.7, -0.75), (0.7, 0.75)
 
 
 class PointMaze(Task):
-    """Three corridors, one above the other; from the first to the goal in the third is an S.
+    """A point in three corridors, one above the other; the path to the goal has the form of an S.
 
-    Measured by where the point ends up. The reward is deceptive: going straight for the goal ends at a wall.
+    The measures are the final position. The reward is minus the distance to the goal, regardless of walls.
     """
 
     name = "point-maze"
     substeps = 5
     usual_length = 200
-    worst_idle_reward = -3.0  # the whole diagonal away
+    worst_idle_reward = -3.0  # more than the diagonal of the maze
     mjcf: ClassVar = f"""
     <mujoco model="point maze">
       <option timestep="0.01" gravity="0 0 0"/>
@@ -51,36 +51,36 @@ class PointMaze(Task):
     """
 
     def initial(self, key: Array) -> tuple[Array, Array]:
-        """Always the same place, moving a little."""
+        """The same position always, with a small random velocity."""
         return jnp.array(START), 0.05 * jax.random.normal(key, (2,))
 
     def observe(self, body: Bodies) -> Array:
-        """Place and speed."""
+        """Position and velocity."""
         return jnp.concatenate([body.qpos, body.qvel])
 
     def reward(self, body: Bodies, ctrl: Array) -> Array:  # noqa: ARG002
-        """Minus the distance to the goal, through all walls."""
+        """Minus the straight-line distance to the goal."""
         return -jnp.hypot(*(body.qpos - jnp.array(GOAL)))
 
     @property
     def measure_names(self) -> tuple[str, ...]:
-        """Where it is in the end."""
+        """Names of the k measures."""
         return ("final x", "final y")
 
     @property
     def measure_ranges(self) -> tuple[tuple[float, float], ...]:
-        """The maze."""
+        """Bounds of the maze."""
         return ((-1.0, 1.0),) * 2
 
     @property
     def archive_shape(self) -> tuple[int, ...]:
-        """Squares of a tenth."""
+        """Cells of 0.1 by 0.1."""
         return (20, 20)
 
     def proxies(self, body: Bodies) -> Array:
-        """Speed along x and y."""
+        """Velocity along x and y."""
         return body.change["qpos"] / self.control_dt
 
     def measures(self, total: Array, steps: Array) -> Array:  # noqa: ARG002
-        """From the start, as far as the speeds have carried it."""
+        """Final position: the start plus the integral of the velocities."""
         return jnp.array(START) + total * self.control_dt

@@ -1,1 +1,1 @@
-"""The viewer: an archive as a map in the browser; click a cell, watch the gait."""
+"""The viewer: an archive's heatmap in the browser; a click on a cell shows its elite walk."""

@@ -1,31 +1,31 @@
-"""Who may connect to the viewer, and how many: its own pages, not those of other sites."""
+"""Access control of the viewer: only its own pages may connect, and only a limited number of clients."""
 
 import ipaddress
 import socket
 from typing import Any
 
 MOST_CLIENTS = 64
-"""Connections at once to each of its two ports; a page has two or three."""
-FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 16\r\n\r\ntoo many at once"
-"""What is answered to more."""
+"""Maximum number of connections to each of the two ports; a page has two or three."""
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 16\r\n\r\ntoo many clients"
+"""Response to further connections."""
 OWN_SITES = ("none", "same-origin", "same-site")
-"""Values of the header Sec-Fetch-Site in requests of the page, and of the frame on it, from another port."""
+"""Values of the header Sec-Fetch-Site in requests of the page, and of its frame from the other port."""
 
 
 def own_names(host: str) -> frozenset[str]:
-    """Names of a server that listens on `host`, in lower case; numeric addresses are always its own."""
+    """Host names, in lower case, that a server that listens on `host` may be called by."""
     return frozenset(name.lower() for name in (host, "localhost", socket.gethostname()))
 
 
 def is_foreign(headers: Any, names: frozenset[str]) -> bool:
-    """Whether a request calls the server by a foreign name, or was made by a page of another origin.
+    """Whether a request uses an unknown host name, or comes from a page of another origin.
 
-    By a foreign name that leads to this machine, a site evades the browser's rules (DNS rebinding). Programs
-    that are no browsers send no Origin and are let in.
+    With a host name of its own that resolves to this machine, a site can evade the browser's same-origin
+    policy (DNS rebinding). Programs other than browsers send no Origin and are accepted.
 
     Args:
-        headers: of the request; `get_all` gives all values of a name, or nothing.
-        names: see `own_names`.
+        headers: headers of the request; `get_all` returns all values of a name, or None.
+        names: accepted host names, besides numeric addresses; see `own_names`.
     """
     hosts, origins, sites = (headers.get_all(name) or [] for name in ("Host", "Origin", "Sec-Fetch-Site"))
     if len(hosts) != 1 or not _is_own_name(hosts[0], names):
@@ -36,7 +36,7 @@ def is_foreign(headers: Any, names: frozenset[str]) -> bool:
 
 
 def _is_own_name(host: str, names: frozenset[str]) -> bool:
-    """Whether a Host header is a numeric address, or a name of this machine."""
+    """Whether a Host header is a numeric address or one of the names."""
     name = (host.rsplit(":", 1)[0] if not host.endswith("]") else host).lower()
     if name in names:
         return True

@@ -1,8 +1,8 @@
-"""viser's web server, open to the viewer's own pages only.
+"""viser's web server, accessible to the viewer's own pages only.
 
-By itself viser accepts websockets of any site's page, and does what they say: it takes in files, or opens a
-public tunnel to itself. It has no setting for that, so the function by which it opens its server is replaced
-meanwhile.
+By default, viser accepts websockets from pages of any site and obeys their messages: they can upload files or
+open a public tunnel. No setting changes this, so the function that opens viser's server is replaced while it
+starts.
 """
 
 import logging
@@ -19,23 +19,23 @@ from ppga.errors import InputError
 from ppga.viewer.access import FULL, MOST_CLIENTS, is_foreign, own_names
 
 MOST_WATCHERS = 16
-"""Websockets at once; a page has one."""
+"""Maximum number of websockets; a page has one."""
 LARGEST_MESSAGE = 10_000
-"""Bytes that a client may send at a time."""
+"""Maximum bytes of a client's message."""
 _OPENING = threading.Lock()
-_LOGGER = logging.Logger("viser")  # nobody's: odd requests are not worth a traceback
+_LOGGER = logging.Logger("viser")  # discards tracebacks of malformed requests
 _LOGGER.addHandler(logging.NullHandler())
 
 
 class Guard:
-    """Decides who may connect to viser's web server.
+    """Decides which requests to viser's web server are accepted.
 
     Args:
-        host: it listens on.
+        host: host name or address that the server listens on.
 
     Attributes:
-        watchers: websockets that are open.
-        used: viser has opened its server with it.
+        watchers: number of open websockets.
+        used: whether viser has opened its server with `serve`.
     """
 
     def __init__(self, host: str) -> None:
@@ -49,7 +49,7 @@ class Guard:
         process_request: Callable[..., Any],
         **settings: Any,
     ) -> serve:
-        """`websockets.asyncio.server.serve` with a check of each request, and limits."""
+        """`websockets.asyncio.server.serve` that checks each request and limits their number."""
         self.used = True
 
         async def watch(connection: ServerConnection) -> None:
@@ -61,27 +61,31 @@ class Guard:
 
         def check(connection: ServerConnection, request: Any) -> Any:
             if is_foreign(request.headers, self.names):
-                return connection.respond(HTTPStatus.FORBIDDEN, "call me by my own name")
+                return connection.respond(HTTPStatus.FORBIDDEN, "unknown host name or foreign origin")
             if len(connection.server.connections) >= MOST_WATCHERS:
-                return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many at once")
+                return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients")
             return process_request(connection, request)
 
-        settings |= {"max_size": LARGEST_MESSAGE, "create_connection": _Watcher, "logger": _LOGGER}
+        settings |= {
+            "max_size": LARGEST_MESSAGE,
+            "create_connection": _WriteOnlyConnection,
+            "logger": _LOGGER,
+        }
         return serve(watch, *place, process_request=check, **settings)
 
 
-class _Watcher(ServerConnection):
-    """A connection that is only written to: what the client says is thrown away."""
+class _WriteOnlyConnection(ServerConnection):
+    """A connection that discards the client's messages."""
 
     def connection_made(self, transport: Any) -> None:
-        """Answer that there are too many, if so."""
+        """Refuse the connection if there are too many."""
         super().connection_made(transport)
         if len(self.server.handlers) > MOST_CLIENTS:
             transport.write(FULL)
             transport.close()
 
     async def recv(self, decode: bool | None = None) -> NoReturn:
-        """Read until the connection is closed, which raises."""
+        """Read and discard messages until the connection is closed, which raises."""
         while True:
             await super().recv(decode)
 
@@ -90,8 +94,11 @@ def guarded_viser(host: str, port: int) -> tuple[Any, Guard]:
     """A `viser.ViserServer` and its guard.
 
     Args:
-        host: to listen on.
-        port: to begin looking for a free one at.
+        host: host name or address to listen on.
+        port: first port to try.
+
+    Raises:
+        InputError: the installed version of viser cannot be guarded.
     """
     guard = Guard(host)
     with _OPENING:
@@ -103,8 +110,8 @@ def guarded_viser(host: str, port: int) -> tuple[Any, Guard]:
     if not guard.used:
         server.stop()
         raise InputError(
-            f"viser {viser.__version__} does not open its web server by websockets.asyncio.server.serve, so "
-            "any website could connect to it. Install a version that ppga was tested with: "
+            f"viser {viser.__version__} does not open its web server with websockets.asyncio.server.serve, "
+            "so any website could connect to it. Install a version that ppga was tested with: "
             "pip install 'ppga[view]'."
         )
     return server, guard

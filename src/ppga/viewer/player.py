@@ -1,4 +1,4 @@
-"""Rollouts to look at: an elite plays a whole episode on this machine."""
+"""Episodes of elites, played on this machine for the viewer."""
 
 import csv
 import io
@@ -12,9 +12,9 @@ import numpy as np
 
 from ppga.archives import Archive
 from ppga.errors import InputError
-from ppga.networks import Network
 from ppga.physics import Array
-from ppga.policies import Policy
+from ppga.policies.network import Network
+from ppga.policies.policy import Policy
 from ppga.rollouts import Recording, record
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
@@ -22,32 +22,32 @@ from ppga.tasks import Environment
 
 @dataclass(frozen=True)
 class Episode:
-    """What an elite did, step by step, until its episode ended.
+    """An episode of an elite, in t control steps.
 
     Attributes:
-        alone: an archive with no other elite.
-        which: the archive it came from.
-        cell: whose elite.
+        archive: an archive with this elite alone.
+        which: the archive that the elite is from: archived or corrected.
+        cell: cell of the elite.
         start: number of the random start.
-        archived: objective and measures it is in the archive with.
-        qpos: (t, nq) positions.
-        place: (t, bodies, 3) of every body.
-        turn: (t, bodies, 4) its quaternion.
-        observation: (t, o).
-        action: (t, a).
-        reward: (t,).
-        proxies: (t, k).
-        measures: (k,) as just seen.
+        archived: objective and measures of the elite in the archive.
+        qpos: (t, nq) joint positions.
+        position: (t, bodies, 3) position of every body.
+        quaternion: (t, bodies, 4) orientation of every body.
+        observation: (t, o)
+        action: (t, a)
+        reward: (t,)
+        proxies: (t, k) measure proxies.
+        measures: measures of this episode.
     """
 
-    alone: Archive
+    archive: Archive
     which: str
     cell: int
     start: int
     archived: tuple[float, list[float]]
     qpos: NumpyArray
-    place: NumpyArray
-    turn: NumpyArray
+    position: NumpyArray
+    quaternion: NumpyArray
     observation: NumpyArray
     action: NumpyArray
     reward: NumpyArray
@@ -55,16 +55,21 @@ class Episode:
     measures: list[float]
 
     def __len__(self) -> int:
-        """Control steps."""
+        """Number of control steps."""
         return len(self.reward)
 
     @property
     def objective(self) -> float:
-        """Return as just seen."""
+        """Return of this episode."""
         return float(self.reward.sum())
 
     def to_csv(self, dt: float, measure_names: tuple[str, ...]) -> str:
-        """A row a step: time, reward, measure proxies, action, positions, observation."""
+        """A table with one row for each step: time, reward, proxies, action, joint positions, observation.
+
+        Args:
+            dt: seconds of a control step.
+            measure_names: names of the k measures.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         names = ["time", "reward", *measure_names]
@@ -78,18 +83,21 @@ class Episode:
 
 
 class Player:
-    """Plays episodes of one task with networks of one kind; compiled when first used.
+    """Plays episodes of one task with policies of one network, compiled for the first episode.
 
     Args:
-        task: what is played.
-        network: of the policies.
+        task: the task.
+        network: network of the policies.
+
+    Raises:
+        InputError: the network does not fit the task.
     """
 
     def __init__(self, task: Environment, network: Network) -> None:
         if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
             raise InputError(
-                f"the policies see {network.sizes[0]} numbers and give {network.outputs}; {task.name} shows "
-                f"{task.observation_size} and takes {task.action_size}."
+                f"the policies take {network.sizes[0]} observations and return {network.outputs} actions; "
+                f"{task.name} has {task.observation_size} observations and {task.action_size} actions."
             )
         self.task, self.network = task, network
 
@@ -102,46 +110,46 @@ class Player:
         self._play: Any = jax.jit(play)
 
     def play(self, archive: Archive, cell: int, start: int = 0, which: str = "") -> Episode:
-        """An episode of the elite in a cell, from the random start of that number.
+        """Play an episode of the elite in a cell.
 
         Args:
-            archive: where it is.
-            cell: whose elite.
+            archive: the archive.
+            cell: cell of the elite.
             start: number of the random start.
-            which: what the archive is called.
+            which: archived or corrected.
         """
         if Network.of(archive.description["network"]) != self.network:
-            raise InputError("this archive's policies are of another kind.")
+            raise InputError("the policies of this archive have another network.")
         elite = archive.elite(cell)
-        seen = self._play(Policy.of_elite(elite), jax.random.fold_in(jax.random.key(0), start))
-        lived = max(1, int(np.asarray(seen.alive[0]).sum()))
-        parts = {
-            name: np.asarray(getattr(seen, name))[0, :lived]
+        recording = self._play(Policy.of_elite(elite), jax.random.fold_in(jax.random.key(0), start))
+        steps = max(1, int(np.asarray(recording.active[0]).sum()))
+        arrays = {
+            name: np.asarray(getattr(recording, name))[0, :steps]
             for name in ("qpos", "observation", "action", "reward", "proxies")
         }
-        place, turn = self._poses(parts["qpos"])
+        position, quaternion = self._poses(arrays["qpos"])
         archived = float(elite["objective"]), [float(value) for value in elite["measures"]]
-        total = parts["proxies"].sum(axis=0)[None]
-        measures = [float(value) for value in self.task.measures(total, jnp.array([lived]))[0]]
+        total = arrays["proxies"].sum(axis=0)[None]
+        measures = [float(value) for value in self.task.measures(total, jnp.array([steps]))[0]]
         return Episode(
             archive.only(cell),
             which,
             cell,
             start,
             archived,
-            place=place,
-            turn=turn,
+            position=position,
+            quaternion=quaternion,
             measures=measures,
-            **parts,
+            **arrays,
         )
 
     def _poses(self, qpos: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        """Where all bodies (t, bodies, ...) are."""
+        """Positions (t, bodies, 3) and quaternions (t, bodies, 4) of bodies at joint positions (t, nq)."""
         model = self.task.drawable()
-        data = mujoco.MjData(model)  # its own: several may be played at once
-        place, turn = np.empty((len(qpos), model.nbody, 3)), np.empty((len(qpos), model.nbody, 4))
-        for step, positions in enumerate(qpos):
-            data.qpos[:] = positions
+        data = mujoco.MjData(model)  # not shared, because several threads may play at once
+        position, quaternion = np.empty((len(qpos), model.nbody, 3)), np.empty((len(qpos), model.nbody, 4))
+        for step, joints in enumerate(qpos):
+            data.qpos[:] = joints
             mujoco.mj_kinematics(model, data)
-            place[step], turn[step] = data.xpos, data.xquat
-        return place, turn
+            position[step], quaternion[step] = data.xpos, data.xquat
+        return position, quaternion

@@ -1,4 +1,4 @@
-"""The viewer's own little web server: the page, what it asks for, and news of the clock and the run."""
+"""The viewer's web server: the page, its requests, and a stream of status events."""
 
 import contextlib
 import errno
@@ -18,111 +18,122 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ppga.archives.files import ARCHIVED
-from ppga.errors import InputError, told
+from ppga.errors import InputError, error_text
 from ppga.viewer.access import FULL, MOST_CLIENTS, is_foreign, own_names
 from ppga.viewer.viewer import Viewer
 
 PAGES = {"/": "index.html", "/page.js": "page.js", "/page.css": "page.css"}
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-LARGEST_QUESTION = 10_000
-"""Bytes that the page may send at a time."""
-NEWS_SECONDS = 0.1
-SILENCE = 60.0
-"""Seconds that a connection may say nothing."""
+LARGEST_REQUEST = 10_000
+"""Maximum bytes of a request's body."""
+STATUS_SECONDS = 0.1
+"""Seconds between two status events."""
+TIMEOUT = 60.0
+"""Seconds until an inactive connection is closed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers only what the page asks, and only to whoever called it by its own name."""
+    """Handles the requests of the viewer's own page, and refuses all other requests.
+
+    Args:
+        viewer: answers the requests.
+        names: host names that the server may be called by, see `own_names`.
+        *args: arguments of `BaseHTTPRequestHandler`.
+    """
 
     protocol_version = "HTTP/1.1"
     server_version = "ppga"
-    timeout = SILENCE
+    timeout = TIMEOUT
 
     def __init__(self, viewer: Viewer, names: frozenset[str], *args: Any) -> None:
         self.viewer, self.names = viewer, names
         super().__init__(*args)
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: the terminal is for people."""
+        """Print nothing."""
 
     def do_GET(self) -> None:
-        """Pages, questions without consequences, files to take home."""
-        place = urlsplit(self.path)
-        asked = {name: values[0] for name, values in parse_qs(place.query).items()}
+        """Answer requests for pages, data and downloads."""
+        url = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
         viewer = self.viewer
-        which = asked.get("which", ARCHIVED)
-        files_of: dict[str, tuple[str, Callable[[], bytes]]] = {
-            "/api/policy": ("policy.safetensors", lambda: viewer.policy(_number(asked, "slot"))),
-            "/api/rollout.csv": ("rollout.csv", lambda: viewer.rollout(_number(asked, "slot"))),
-            "/api/film.gif": ("film.gif", lambda: viewer.film(_number(asked, "slot"))),
+        which = query.get("which", ARCHIVED)
+        downloads: dict[str, tuple[str, Callable[[], bytes]]] = {
+            "/api/policy": ("policy.safetensors", lambda: viewer.policy(_number(query, "slot"))),
+            "/api/rollout.csv": ("rollout.csv", lambda: viewer.rollout(_number(query, "slot"))),
+            "/api/animation.gif": ("animation.gif", lambda: viewer.animation(_number(query, "slot"))),
         }
         answers: dict[str, Callable[[], Any]] = {
             "/api/about": viewer.about,
             "/api/cells": lambda: viewer.cells(which),
-            "/api/path": viewer.source.path_of_search,
-            "/api/clock": viewer.news,
+            "/api/trajectory": viewer.source.trajectory,
+            "/api/clock": viewer.status,
         }
-        if not self._welcome():
+        if not self._accepted():
             return
-        if place.path in PAGES:
-            page = PAGES[place.path]
+        if url.path in PAGES:
+            page = PAGES[url.path]
             content = files("ppga.viewer").joinpath("page", page).read_bytes()
             self._send(HTTPStatus.OK, content, f"{KINDS[Path(page).suffix]}; charset=utf-8")
-        elif place.path == "/api/news":
-            self._send_news()
-        elif place.path in files_of:
-            name, make = files_of[place.path]
+        elif url.path == "/api/status":
+            self._send_status()
+        elif url.path in downloads:
+            name, make = downloads[url.path]
             self._answer(make, name)
-        elif place.path in answers:
-            self._answer(answers[place.path])
+        elif url.path in answers:
+            self._answer(answers[url.path])
         else:
-            self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
+            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
 
     def do_POST(self) -> None:
-        """What has consequences; a header that other sites cannot send without asking keeps them out."""
+        """Answer requests with side effects; they need a header that pages of other sites cannot send."""
         viewer = self.viewer
         answers = {
             "/api/play": viewer.play,
             "/api/pin": viewer.pin,
-            "/api/leave": viewer.leave,
+            "/api/remove": viewer.remove,
             "/api/clock": viewer.set_clock,
         }
-        if not self._welcome():
+        if not self._accepted():
             return
-        said = self.headers.get("Content-Length") or "0"
-        length = int(said) if said.isdecimal() else LARGEST_QUESTION + 1
-        if self.path not in answers or self.headers.get("X-Ppga") != "1" or length > LARGEST_QUESTION:
+        stated = self.headers.get("Content-Length") or "0"
+        length = int(stated) if stated.isdecimal() else LARGEST_REQUEST + 1
+        if self.path not in answers or self.headers.get("X-Ppga") != "1" or length > LARGEST_REQUEST:
             self.close_connection = True
-            self._send(HTTPStatus.NOT_FOUND, b"not here", "text/plain")
+            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
             return
         try:
-            question = json.loads(self.rfile.read(length) or b"{}")
+            request = json.loads(self.rfile.read(length) or b"{}")
         except ValueError:
-            question = None
-        if not isinstance(question, dict):
-            self._send(HTTPStatus.BAD_REQUEST, b'{"problem": "not a question"}', "application/json")
+            request = None
+        if not isinstance(request, dict):
+            self._send(HTTPStatus.BAD_REQUEST, b'{"problem": "expected a JSON object"}', "application/json")
             return
-        self._answer(partial(answers[self.path], question))
+        self._answer(partial(answers[self.path], request))
 
-    def _welcome(self) -> bool:
-        """Whether this server was called by its own name, and not from a foreign page, whose name may lead
-        here too.
-        """
+    def _accepted(self) -> bool:
+        """Whether the request comes from the viewer's own page; other requests are refused."""
         if not is_foreign(self.headers, self.names):
             return True
         self.close_connection = True
-        self._send(HTTPStatus.FORBIDDEN, b"call me by my own name", "text/plain")
+        self._send(HTTPStatus.FORBIDDEN, b"unknown host name or foreign origin", "text/plain")
         return False
 
     def _answer(self, make: Callable[[], Any], name: str | None = None) -> None:
+        """Send the result of `make`, or its error.
+
+        Args:
+            make: returns JSON values; bytes for a download.
+            name: file name of a download; None for JSON.
+        """
         try:
             content = make()
         except InputError as error:
             text = json.dumps({"problem": str(error)}).encode()
             self._send(HTTPStatus.BAD_REQUEST, text, "application/json")
             return
-        except Exception as error:  # whatever it is, the page can say it
-            text = json.dumps({"problem": told(error)}).encode()
+        except Exception as error:  # the page shows every error
+            text = json.dumps({"problem": error_text(error)}).encode()
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, text, "application/json")
             return
         if name is not None:
@@ -141,11 +152,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Content-Disposition", f'attachment; filename="{name}"')
             self.end_headers()
             self.wfile.write(content)
-        except OSError:  # nobody listens any more
+        except OSError:  # the client has closed the connection
             self.close_connection = True
 
-    def _send_news(self) -> None:
-        """Server-sent events, as long as somebody listens."""
+    def _send_status(self) -> None:
+        """Send status events until the client closes the connection."""
         self.close_connection = True
         try:
             self.send_response(HTTPStatus.OK)
@@ -153,32 +164,32 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             while not self.server.closing:  # type: ignore[attr-defined]
-                self.wfile.write(b"data: " + json.dumps(self.viewer.news()).encode() + b"\n\n")
+                self.wfile.write(b"data: " + json.dumps(self.viewer.status()).encode() + b"\n\n")
                 self.wfile.flush()
-                time.sleep(NEWS_SECONDS)
-        except OSError:  # nobody listens any more
+                time.sleep(STATUS_SECONDS)
+        except OSError:  # the client has closed the connection
             pass
 
 
-def _number(asked: dict[str, str], name: str) -> int:
-    """A whole number of a question, or an InputError."""
+def _number(query: dict[str, str], name: str) -> int:
+    """A whole number in a query; raises an InputError if it is missing or is none."""
     try:
-        return int(asked[name])
+        return int(query[name])
     except (KeyError, ValueError):
-        raise InputError(f"{name} must be a whole number, got {asked.get(name)!r}.") from None
+        raise InputError(f"{name} must be a whole number, got {query.get(name)!r}.") from None
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves a viewer on the first free port from the given one on.
+    """Serves a viewer on the first free port.
 
     Args:
-        path: what to look at.
-        host: to listen on.
-        port: to begin looking for a free one at.
+        path: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
+        host: host name or address to listen on.
+        port: first port to try.
     """
 
     daemon_threads = True
-    allow_reuse_address = os.name == "posix"  # or a port would stay taken for a minute after use
+    allow_reuse_address = os.name == "posix"  # otherwise a port stays in use for a minute after it is closed
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.closing = False
@@ -194,50 +205,50 @@ class PageServer(ThreadingHTTPServer):
             else:
                 break
         else:
-            raise InputError(f"no free port from {port} on.")
+            raise InputError(f"no free port from {port} to {min(port + 99, 65534)}; choose another --port.")
         self.viewer, self.host, self.port = viewer, host, candidate
-        self._places = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._free_connections = threading.BoundedSemaphore(MOST_CLIENTS)
         self._preparing = threading.Thread(target=viewer.prepare, daemon=True)
 
     def serve_forever(self, poll_interval: float = 0.5) -> None:
-        """Serve until closed; get the stage ready meanwhile."""
+        """Serve until closed, and prepare the stage in the background."""
         self._preparing.start()
         super().serve_forever(poll_interval)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, if there are not too many."""
-        if self._places.acquire(blocking=False):
+        """Handle a request in a thread of its own, or refuse it if there are too many."""
+        if self._free_connections.acquire(blocking=False):
             super().process_request(request, client_address)
             return
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # the client has closed the connection
             request.sendall(FULL)
         self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """In that thread."""
+        """Handle a request in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._free_connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: who asks oddly is not worth a traceback."""
+        """Print nothing: malformed requests are not worth a traceback."""
 
     @property
     def address(self) -> str:
-        """Where the page is."""
-        here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{f'[{here}]' if ':' in here and '[' not in here else here}:{self.port}/"
+        """URL of the page."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host and '[' not in host else host}:{self.port}/"
 
     @property
     def private(self) -> bool:
-        """Whether nobody but this machine can ask."""
+        """Whether only this machine can connect."""
         return ipaddress.ip_address(self.socket.getsockname()[0].partition("%")[0]).is_loopback
 
     def close(self) -> None:
-        """Stop serving and close the stage; what is being compiled is waited for."""
+        """Stop serving and close the stage, after a compilation that is in progress."""
         self.closing = True
-        if self._preparing.ident is not None:  # it was served
+        if self._preparing.ident is not None:  # serve_forever was called
             self.shutdown()
         self.server_close()
         self.viewer.close()

@@ -1,4 +1,4 @@
-"""What is looked at: a run, growing or finished, or an archive by itself."""
+"""What the viewer shows: a run, in training or finished, or the file of an archive."""
 
 import threading
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any
 
 from ppga.archives import Archive, load_archive
 from ppga.archives.files import ARCHIVED, CORRECTED, PLACES
-from ppga.archives.shipped import shipped
-from ppga.errors import told
+from ppga.archives.included import find_included
+from ppga.errors import error_text
 from ppga.runs.folder import RunFolder, check_line, read_lines
 from ppga.storage import NumpyArray
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An archive as it was found.
+    """The content of an archive's file at one time.
 
     Attributes:
-        archive: the elites; None while there are none to read.
-        problem: what is wrong, if anything.
-        version: changes when the file does.
+        archive: the archive; None if it cannot be read.
+        problem: why it cannot be read; None if it can.
+        version: identifies the version of the file; empty if there is no file.
     """
 
     archive: Archive | None
@@ -29,40 +29,44 @@ class Snapshot:
 
 
 class Source:
-    """Reads a run's archives, again whenever their files change.
+    """Reads a run's archives, and reads them again when their files change.
 
     Args:
         path: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = shipped(path) or path
+        self.path = find_included(path) or path
         self._lock = threading.Lock()
         self._read: dict[str, Snapshot] = {}
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Name of the folder or file."""
         return self.path.resolve().name
 
     @property
     def is_run(self) -> bool:
-        """Whether there is more than an archive."""
+        """Whether it is a run's folder."""
         return RunFolder(self.path).config.is_file()
 
     def task(self) -> str | None:
-        """Name of the task, if it can be read."""
+        """Name of the task; None if it is not known yet."""
         archive = self.snapshot().archive
         if archive is not None:
             return str(archive.description["task"]["name"])
         return RunFolder(self.path).read()[0] if self.is_run else None
 
     def exists(self) -> bool:
-        """Whether there is anything to look at, or will be."""
+        """Whether there is an archive, or a run that will write one."""
         return self.is_run or self.file(ARCHIVED) is not None
 
     def file(self, which: str) -> Path | None:
-        """The file of an archive, if it is there."""
+        """The file of an archive; None if it does not exist.
+
+        Args:
+            which: archived or corrected.
+        """
         if self.path.is_file():
             return self.path if which == ARCHIVED else None
         for place in PLACES:
@@ -73,45 +77,49 @@ class Source:
         return None
 
     def snapshot(self, which: str = ARCHIVED) -> Snapshot:
-        """The archive as it is now."""
+        """The current content of an archive's file.
+
+        Args:
+            which: archived or corrected.
+        """
         file = self.file(which)
         if file is None:
             missing = {
                 ARCHIVED: "the run has not written an archive yet",
-                CORRECTED: "ppga evaluate makes it",
+                CORRECTED: "there is no corrected archive yet; ppga evaluate writes it",
             }
             return Snapshot(None, missing[which], "")
         with self._lock:
             try:
                 now = file.stat()
-            except OSError as error:  # gone in this moment
+            except OSError as error:  # it was removed in the meantime
                 return Snapshot(None, f"cannot read {file}: {error.strerror}.", "")
             version = f"{now.st_mtime_ns}-{now.st_ino}-{now.st_size}"
             known = self._read.get(which)
             if known is None or known.version != version:
                 try:
                     known = Snapshot(load_archive(file, mapped=True), None, version)
-                except Exception as error:  # whatever it is, the page can say it
-                    known = Snapshot(None, told(error), version)
+                except Exception as error:  # the page shows every error
+                    known = Snapshot(None, error_text(error), version)
                 self._read[which] = known
             return known
 
-    def path_of_search(self) -> list[list[Any]]:
-        """Measures of the first search policy, iteration by iteration, in legs: a restart begins another."""
+    def trajectory(self) -> list[list[Any]]:
+        """Measures (k,) of the search policy after each iteration, in legs between restarts."""
         metrics = RunFolder(self.path).metrics
         legs: list[list[Any]] = [[]]
         if metrics.is_file():
             for line in read_lines(metrics):
                 check_line(metrics, line)
                 if line.get("search_measures"):
-                    legs[-1].append(line["search_measures"][0])
+                    legs[-1].append(line["search_measures"])
                 if line.get("restarted"):
                     legs.append([])
         return [leg for leg in legs if leg]
 
 
 def cells_of(archive: Archive) -> dict[str, Any]:
-    """What the page draws of an archive."""
+    """What the page draws of an archive, as JSON values."""
     objective: NumpyArray = archive.elites["objective"]
     return {
         "kind": "grid" if archive.centroids is None else "cvt",

@@ -1,4 +1,4 @@
-"""What is behind the page: which elite is on which lane, what it does, and what can be taken home."""
+"""Answers to the page's requests: the archive's cells, the elites on the lanes, the clock, and downloads."""
 
 import io
 import tempfile
@@ -13,28 +13,32 @@ from PIL import Image
 from ppga.analysis.corrected import task_of
 from ppga.archives import Archive
 from ppga.archives.files import ARCHIVED, CORRECTED, WHICH
-from ppga.errors import InputError, told
-from ppga.networks import Network
+from ppga.errors import InputError, error_text
+from ppga.policies.network import Network
 from ppga.rendering import Renderer
 from ppga.storage import NumpyArray
 from ppga.viewer.player import Episode, Player
 from ppga.viewer.source import Source, cells_of
-from ppga.viewer.stage import Stage, check_slot
+from ppga.viewer.stage import SLOTS, Stage, check_slot
 
-FILM_SECONDS, FILM_FRAME, FILM_LONGEST = 4.0, 0.04, 0.08
-"""Simulated time of a GIF; and between two of its pictures, about, and at most."""
-FILM_SIZE = (480, 320)
+ANIMATION_SECONDS, FRAME_SECONDS, MAX_FRAME_SECONDS = 4.0, 0.04, 0.08
+"""Simulated seconds of a GIF, and between two of its frames: preferred and at most."""
+ANIMATION_SIZE = (480, 320)
+"""Width and height of a GIF in pixels."""
 NO_CLOCK = {"time": 0.0, "length": 0.0, "playing": False, "speed": 1.0, "follow": True}
-"""What the page hears while there is no stage."""
+"""The clock's state while there is no stage."""
 
 
 class Viewer:
-    """A run, a player and a stage; each question of the page is a method.
+    """A run, a player and a stage; each request of the page is a method.
 
     Args:
-        path: a run's folder, an archive's folder, or an archive's file.
-        host: to listen on.
-        port: of the page; the stage takes the next free one.
+        path: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
+        host: host name or address to listen on.
+        port: port of the page; the stage uses the next free one.
+
+    Attributes:
+        problem: why there is no stage; None if there is no problem.
     """
 
     def __init__(self, path: Path, host: str, port: int) -> None:
@@ -47,7 +51,7 @@ class Viewer:
         self._stage_port = port + 1
 
     def ready(self) -> None:
-        """Make player and stage, as soon as there is an archive to make them for; compile by playing."""
+        """Create player and stage if there is an archive; compile by playing its best elite."""
         with self._making:
             archive = self.source.snapshot().archive
             if self.stage is not None or archive is None or not len(archive):
@@ -62,35 +66,37 @@ class Viewer:
             self.stage = stage
 
     def prepare(self) -> None:
-        """Wait for an archive and be ready for it; meanwhile the page can show the map."""
-        tried = None
+        """Wait for an archive and create the stage; the page shows the heatmap in the meantime."""
+        last_version = None
         while self.stage is None and not self._closed.wait(0.2):
             version = self.source.snapshot().version
-            if self.problem is not None and version == tried:
+            if self.problem is not None and version == last_version:
                 continue  # it would fail again
-            tried = version
+            last_version = version
             try:
                 self.ready()
                 self.problem = None
-            except Exception as error:  # whatever it is, the page can say it
-                self.problem = told(error)
+            except Exception as error:  # the page shows every error
+                self.problem = error_text(error)
 
     def _check_playable(self, archive: Archive) -> None:
         name = archive.description["task"]["name"]
         if archive.description.get("network") is None or name == "sphere":
-            raise InputError(f"the solutions of {name} cannot be shown walking.")
+            raise InputError(
+                f"the solutions of {name} are not policies of a robot, so there is nothing to play."
+            )
 
     def close(self) -> None:
-        """Close the stage."""
+        """Stop preparing, and close the stage."""
         self._closed.set()
         with self._making:
             if self.stage is not None:
                 self.stage.stop()
 
-    # What the page asks.
+    # Requests.
 
     def about(self) -> dict[str, Any]:
-        """The run and the stage."""
+        """Properties of the run and the stage, and the episodes on the lanes."""
         archive = self.source.snapshot().archive
         description = {} if archive is None else archive.description
         return {
@@ -100,163 +106,184 @@ class Viewer:
             "dt": description.get("task", {}).get("control_dt"),
             "stage_port": self.stage.port if self.stage else None,
             "problem": self.problem,
-            "shown": [self._told(slot) for slot in range(2)],
+            "shown": [self._shown(slot) for slot in range(SLOTS)],
         }
 
     def cells(self, which: str) -> dict[str, Any]:
-        """The archive's cells, or what is wrong with it."""
-        snapshot = self.source.snapshot(_which(which))
+        """The cells of an archive, or why it cannot be read.
+
+        Args:
+            which: archived or corrected.
+        """
+        snapshot = self.source.snapshot(_check_which(which))
         content = {} if snapshot.archive is None else cells_of(snapshot.archive)
         return {"version": snapshot.version, "problem": snapshot.problem, **content}
 
-    def play(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Put the elite of a cell on a lane; without a cell, whoever is there begins at another start."""
-        slot = check_slot(question.get("slot"))
-        cell, start = question.get("cell"), question.get("start", 0)
+    def play(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Play an elite and show it on a lane.
+
+        Args:
+            request: slot; cell, or none to play the elite on this lane again; start; which.
+        """
+        slot = check_slot(request.get("slot"))
+        cell, start = request.get("cell"), request.get("start", 0)
         if not isinstance(cell, int | None) or not isinstance(start, int) or not 0 <= start < 2**31:
-            raise InputError(f"a cell and a start are whole numbers, got {cell!r} and {start!r}.")
+            raise InputError(f"cell and start must be whole numbers, got {cell!r} and {start!r}.")
         self.ready()
-        with self._playing:  # one after the other, in the order they were asked for
+        with self._playing:  # one request at a time, in order
             if cell is None:
-                before, _ = self._on(slot)
-                archive, which, cell = before.alone, before.which, before.cell
+                previous, _ = self._on_lane(slot)
+                archive, which, cell = previous.archive, previous.which, previous.cell
             else:
-                which = _which(question.get("which", ARCHIVED))
+                which = _check_which(request.get("which", ARCHIVED))
                 archive = self._archive(which)
             assert self.player is not None
             assert self.stage is not None
-            began = time.perf_counter()
+            begin = time.perf_counter()
             episode = self.player.play(archive, cell, start, which)
             self.stage.show(slot, episode)
-        return {**self._describe(episode), "seconds": time.perf_counter() - began}
+        return {**self._describe(episode), "seconds": time.perf_counter() - begin}
 
-    def pin(self, question: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Keep whoever is on the first lane on the second."""
+    def pin(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Copy the episode on the first lane to the second one."""
         with self._playing:
-            episode, stage = self._on(0)
+            episode, stage = self._on_lane(0)
             stage.show(1, episode)
         return self._describe(episode)
 
-    def leave(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Take a robot off its lane."""
-        slot = check_slot(question.get("slot"))
+    def remove(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Remove the episode on a lane.
+
+        Args:
+            request: slot.
+        """
+        slot = check_slot(request.get("slot"))
         with self._playing:
             if self.stage is not None:
                 self.stage.show(slot, None)
         return {}
 
-    def set_clock(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Play, pause, another speed, another time, follow or not."""
+    def set_clock(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Change the clock, and return the status.
+
+        Args:
+            request: any of playing, speed, time and follow.
+        """
         if self.stage is None:
             return {}
         numbers: dict[str, float] = {}
         for name, low, high in (("speed", 0.05, 4.0), ("time", 0.0, 1e6)):
-            value = question.get(name)
+            value = request.get(name)
             if value is not None:
                 if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                     raise InputError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}.")
                 numbers[name] = float(value)
-        playing, follow = question.get("playing"), question.get("follow")
+        playing, follow = request.get("playing"), request.get("follow")
         self.stage.clock.set(
             None if playing is None else bool(playing),
             numbers.get("speed"),
             numbers.get("time"),
             follow=None if follow is None else bool(follow),
         )
-        return self.news()
+        return self.status()
 
-    def news(self) -> dict[str, Any]:
-        """What changes by itself: the clock, the archives, what was found."""
+    def status(self) -> dict[str, Any]:
+        """Everything that changes without a request: clock, versions of the archives, port of the stage."""
         return {
-            **(self.stage.clock.told() if self.stage else NO_CLOCK),
+            **(self.stage.clock.state() if self.stage else NO_CLOCK),
             "versions": {which: self.source.snapshot(which).version for which in WHICH},
             "stage_port": self.stage.port if self.stage else None,
             "problem": self.problem,
         }
 
-    # What can be taken home.
+    # Downloads.
 
     def policy(self, slot: int) -> bytes:
-        """A file with whoever is on a lane."""
-        episode, _ = self._on(slot)
+        """The file of an archive with the elite on a lane alone."""
+        episode, _ = self._on_lane(slot)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "archive.safetensors"
-            episode.alone.save(file)
+            episode.archive.save(file)
             return file.read_bytes()
 
     def rollout(self, slot: int) -> bytes:
-        """What is on a lane, as CSV."""
-        episode, stage = self._on(slot)
+        """The episode on a lane as CSV."""
+        episode, stage = self._on_lane(slot)
         assert self.player is not None
         return episode.to_csv(stage.dt, self.player.task.measure_names).encode()
 
-    def film(self, slot: int) -> bytes:
-        """What is on a lane, as a GIF: some seconds from where the clock is."""
-        episode, stage = self._on(slot)
-        span, (every, delay) = int(FILM_SECONDS / stage.dt), film_pace(stage.dt)
-        first = min(int(stage.clock.time / stage.dt), max(0, len(episode) - span))
-        steps = range(first, min(len(episode), first + span), every)
-        with Renderer(stage.model, *FILM_SIZE) as renderer:
-            pictures = [Image.fromarray(renderer.draw(episode.qpos[step])) for step in steps]
+    def animation(self, slot: int) -> bytes:
+        """ANIMATION_SECONDS of the episode on a lane as a GIF, from the current time on."""
+        episode, stage = self._on_lane(slot)
+        count, (every, duration) = int(ANIMATION_SECONDS / stage.dt), frame_interval(stage.dt)
+        first = min(int(stage.clock.time / stage.dt), max(0, len(episode) - count))
+        steps = range(first, min(len(episode), first + count), every)
+        with Renderer(stage.model, *ANIMATION_SIZE) as renderer:
+            frames = [Image.fromarray(renderer.draw(episode.qpos[step])) for step in steps]
         content = io.BytesIO()
-        pictures[0].save(content, "GIF", save_all=True, append_images=pictures[1:], loop=0, duration=delay)
+        frames[0].save(content, "GIF", save_all=True, append_images=frames[1:], loop=0, duration=duration)
         return content.getvalue()
 
-    # Inside.
-
     def _archive(self, which: str) -> Archive:
-        snapshot = self.source.snapshot(_which(which))
+        snapshot = self.source.snapshot(_check_which(which))
         if snapshot.archive is None:
-            raise InputError(snapshot.problem or "there is no such archive.")
+            raise InputError(snapshot.problem or f"there is no {which} archive.")
         return snapshot.archive
 
-    def _on(self, slot: int) -> tuple[Episode, Stage]:
+    def _on_lane(self, slot: int) -> tuple[Episode, Stage]:
+        """The episode on a lane and the stage; raises an InputError if the lane is empty."""
         episode = self.stage.episode(check_slot(slot)) if self.stage else None
         if episode is None or self.stage is None:
-            raise InputError(f"nobody is on lane {slot}.")
+            raise InputError(f"lane {slot} is empty.")
         return episode, self.stage
 
-    def _told(self, slot: int) -> dict[str, Any] | None:
+    def _shown(self, slot: int) -> dict[str, Any] | None:
+        """The episode on a lane as JSON values; None if the lane is empty."""
         episode = self.stage.episode(slot) if self.stage else None
         return None if episode is None else self._describe(episode)
 
     def _describe(self, episode: Episode) -> dict[str, Any]:
+        """An episode as JSON values."""
         return {
             "which": episode.which,
-            "measures": list(episode.alone.measure_names),
+            "measures": list(episode.archive.measure_names),
             "cell": episode.cell,
             "start": episode.start,
             "steps": len(episode),
             "archived": {"objective": episode.archived[0], "measures": episode.archived[1]},
-            "seen": {"objective": episode.objective, "measures": episode.measures},
+            "episode": {"objective": episode.objective, "measures": episode.measures},
             "levels": levels_of(episode.proxies),
         }
 
 
-def film_pace(dt: float) -> tuple[int, int]:
-    """Control steps from one picture of a GIF to the next, and the milliseconds it says that takes.
+def frame_interval(dt: float) -> tuple[int, int]:
+    """Control steps between two frames of a GIF, and the duration of a frame in milliseconds.
 
-    GIFs count in hundredths of a second: the steps are those which fit them best, and then those nearest to
-    FILM_FRAME.
+    GIFs count time in hundredths of a second. Chosen is the number of steps that is nearest to a multiple of
+    that, and among equal ones the nearest to FRAME_SECONDS.
+
+    Args:
+        dt: seconds of a control step.
     """
 
-    def misfit(every: int) -> tuple[float, float]:
+    def error(every: int) -> tuple[float, float]:
         hundredths = 100 * dt * every
-        off = abs(hundredths / max(2, round(hundredths)) - 1)  # browsers slow down what is below two
-        return round(off, 6), abs(dt * every - FILM_FRAME)
+        relative = abs(hundredths / max(2, round(hundredths)) - 1)  # browsers play shorter frames slowly
+        return round(relative, 6), abs(dt * every - FRAME_SECONDS)
 
-    every = min(range(1, max(1, int(FILM_LONGEST / dt)) + 1), key=misfit)
+    every = min(range(1, max(1, int(MAX_FRAME_SECONDS / dt)) + 1), key=error)
     return every, 10 * max(2, round(100 * dt * every))
 
 
 def levels_of(proxies: NumpyArray) -> list[list[float]]:
-    """Measure proxies (t, k) as levels in [0, 1], (k, t): contacts as they are, others scaled."""
-    plain = np.isin(proxies, (0.0, 1.0)).all(axis=0)
-    low, high = np.where(plain, 0.0, proxies.min(axis=0)), np.where(plain, 1.0, proxies.max(axis=0))
+    """Measure proxies (t, k) as levels (k, t) in [0, 1]: proxies other than 0 and 1 are scaled to it."""
+    binary = np.isin(proxies, (0.0, 1.0)).all(axis=0)
+    low, high = np.where(binary, 0.0, proxies.min(axis=0)), np.where(binary, 1.0, proxies.max(axis=0))
     return [row.tolist() for row in np.round((proxies - low) / np.maximum(high - low, 1e-9), 3).T]
 
 
-def _which(name: Any) -> str:
+def _check_which(name: Any) -> str:
+    """Return the name of an archive, or raise an InputError."""
     if name not in WHICH:
-        raise InputError(f"which archive? {ARCHIVED} or {CORRECTED}, got {name!r}.")
+        raise InputError(f"which must be {ARCHIVED} or {CORRECTED}, got {name!r}.")
     return str(name)

@@ -1,1 +1,0 @@
-"""Benchmarks behind `ppga bench`: ratios within one run, in one JSON form."""

@@ -1,0 +1,164 @@
+"""State and data of an on-policy agent that learns one objective.
+
+An objective is a weighted sum of k+1 quantities: the reward f and the k measure proxies delta_i. Axes of
+arrays, in this order: agents A, environments e, time T, features.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ppga.physics import Array
+from ppga.policies.policy import Policy
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ReturnStatistics:
+    """Running moments of the discounted returns of all k+1 objectives.
+
+    Their covariance determines the standard deviation of any weighted sum of the returns.
+
+    Attributes:
+        mean: (k+1,) mean of the returns.
+        covariance: (k+1, k+1) covariance of the returns.
+        count: () number of samples, float32.
+    """
+
+    mean: Array
+    covariance: Array
+    count: Array
+
+    @staticmethod
+    def initial(objectives: int) -> "ReturnStatistics":
+        """Statistics before the first sample: mean 0, covariance 1, count 0."""
+        return ReturnStatistics(jnp.zeros(objectives), jnp.eye(objectives), jnp.zeros(()))
+
+    def updated(self, values: Array, counted: Array) -> "ReturnStatistics":
+        """Statistics after a batch of returns.
+
+        Args:
+            values: (n, k+1) returns.
+            counted: (n,) bool, which of them are used.
+        """
+        n = counted.sum(dtype=jnp.float32)
+        total = self.count + n
+        share = n / jnp.maximum(total, 1)
+        mean = values.sum(axis=0, where=counted[:, None]) / jnp.maximum(n, 1)
+        centered = jnp.where(counted[:, None], values - mean, 0.0)
+        covariance = centered.T @ centered / jnp.maximum(n, 1)
+        step = mean - self.mean
+        between = jnp.outer(step, step) * share * (1 - share)
+        return ReturnStatistics(
+            self.mean + share * step, self.covariance * (1 - share) + covariance * share + between, total
+        )
+
+    def std(self, weights: Array) -> Array:
+        """Standard deviation () of the sum of the returns with these weights (k+1,)."""
+        return jnp.sqrt(jnp.maximum(weights @ self.covariance @ weights, 1e-8))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LearnerState:
+    """What an agent needs to learn its objective, besides the policy.
+
+    Attributes:
+        critic: (c,) parameters of the critic network.
+        optimizer: Adam's moments of all `Parameters`.
+        learning_rate: () current learning rate.
+    """
+
+    critic: Array
+    optimizer: optax.OptState
+    learning_rate: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Agent:
+    """One agent; with a leading axis on every array, A agents.
+
+    Attributes:
+        policy: the policy.
+        return_statistics: normalizer of the rewards.
+        learner: critic, optimizer state and learning rate.
+    """
+
+    policy: Policy
+    return_statistics: ReturnStatistics
+    learner: LearnerState
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Trajectory:
+    """Rollout of one agent in e environments over T control steps.
+
+    Attributes:
+        active: (e, T) bool, the episode had not ended before the step; false if the environment failed to
+            start. Other steps are neither learned from nor counted by normalizers.
+        observation: (e, T, o) before the step, not normalized.
+        noise: (e, T, a) standard normal samples; action = mean + std * noise.
+        action: (e, T, a) action of the policy.
+        rewards: (e, T, k+1) reward and measure proxies, not normalized.
+        terminated: (e, T) bool, the episode ended in this step, and not at the time limit.
+        finished: (e, T) bool, the episode ended in this step, also at the time limit.
+        diverged: (e, T) bool, the episode ended because a number was not finite.
+        truncation_value: (e, T) predicted value of the last observation of an episode that the time limit
+            ended in this step; 0 for other steps.
+        last_observation: (e, o) after the last step.
+        returns: (e, T, k+1) running sum of discounted rewards, as in Gymnasium's NormalizeReward.
+    """
+
+    active: Array
+    observation: Array
+    noise: Array
+    action: Array
+    rewards: Array
+    terminated: Array
+    finished: Array
+    diverged: Array
+    truncation_value: Array
+    last_observation: Array
+    returns: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class UpdateReport:
+    """Metrics of an agent's update, each ().
+
+    Attributes:
+        policy_loss, value_loss: means over the minibatches used.
+        entropy: differential entropy of the exploration noise after the update.
+        kl: largest KL divergence of a minibatch from the policy before the update.
+        explained_variance: share of the value targets' variance that the critic explains before the update.
+        minibatches_used: share of the minibatches used before the KL limit.
+        nonfinite: gradient steps that were skipped because they were not finite.
+        diverged: episodes that ended because a number was not finite.
+        learning_rate: learning rate of the next update.
+        reward: mean weighted reward of a step, not normalized.
+    """
+
+    policy_loss: Array
+    value_loss: Array
+    entropy: Array
+    kl: Array
+    explained_variance: Array
+    minibatches_used: Array
+    nonfinite: Array
+    diverged: Array
+    learning_rate: Array
+    reward: Array
+
+
+def update_normalizers(agent: Agent, trajectory: Trajectory) -> Agent:
+    """The agent with the observations and returns of a trajectory added to its normalizers."""
+    active = trajectory.active.ravel()
+    observation = trajectory.observation.reshape(-1, trajectory.observation.shape[-1])
+    returns = trajectory.returns.reshape(-1, trajectory.returns.shape[-1])
+    policy = replace(agent.policy, normalizer=agent.policy.normalizer.updated(observation, active))
+    return replace(agent, policy=policy, return_statistics=agent.return_statistics.updated(returns, active))

@@ -1,0 +1,150 @@
+"""A task whose evaluations fill a replay buffer, and TD3 learners on it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ppga.learners.replay import Replay, draws_of
+from ppga.learners.td3 import TD3, Actor, Critics, Layout, TD3Config
+from ppga.physics import Array
+from ppga.policies.normalizer import NormalizerState
+from ppga.problems.base import Cost, LearningReport, critic_report
+from ppga.problems.policy import NetworkConfig, PolicyProblem, deterministic_actor
+from ppga.rollouts import Transitions
+from ppga.rollouts.executor import Executor
+from ppga.storage import NumpyArray
+from ppga.tasks import Environment
+
+GRADIENT_BATCHES = 16
+"""Batches that a single gradient is averaged over."""
+MAX_SAMPLE_SIZE = 2**26
+"""Numbers that are sampled from the replay buffer at a time."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OffPolicyState:
+    """State of an `OffPolicyProblem`.
+
+    Attributes:
+        normalizer: of observations, initialized once.
+        critics: J twin critics.
+        actors: J actors, each greedy with respect to its critics.
+    """
+
+    normalizer: NormalizerState
+    critics: Critics
+    actors: Actor
+
+
+class OffPolicyProblem(PolicyProblem):
+    """Policies whose first episodes, when evaluated, fill a replay buffer; and J TD3 learners on it.
+
+    Args:
+        task: the task.
+        td3: settings of TD3.
+        network: hidden layers of actors and critics.
+        max_recorded: policies whose episodes are recorded between two checkpoints, at most.
+        weights: (J, k+1 or more) what each learner maximizes: reward, measure proxies and `extra_gains`.
+        executor: where rollouts run.
+        progress: called now and then, for a display.
+    """
+
+    records_evaluations = True
+    replay: Replay
+    learner_parts: tuple[str, ...] = ("critics", "actors")
+
+    def __init__(
+        self,
+        task: Environment,
+        td3: TD3Config,
+        network: NetworkConfig,
+        max_recorded: int,
+        weights: NumpyArray,
+        executor: Executor | None = None,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        actor = deterministic_actor(task, network.actor)
+        super().__init__(task, actor, executor=executor, progress=progress)
+        self.layout = Layout(task.observation_size, task.action_size, 1 + len(task.measure_names))
+        self.td3 = TD3(self.layout, self.actor, network.critic, td3)
+        self.replay = Replay(td3.buffer_size, (self.layout.width,), max_recorded * task.episode_length)
+        self.weights = jnp.asarray(weights, jnp.float32)
+
+    def init(self, key: Array) -> Any:
+        """New critics and actors."""
+        actor_key, critic_key, normalizer_key = jax.random.split(key, 3)
+        count = len(self.weights)
+        critics = jax.vmap(self.td3.init_critics)(jax.random.split(critic_key, count))
+        actors = jax.vmap(self.td3.init_actor)(self.random_parameters(actor_key, count))
+        return OffPolicyState(self.init_normalizer(normalizer_key), critics, actors)
+
+    def off_policy_cost(self, policies: int, critic_steps: int = 0, policy_steps: int = 0) -> Cost:
+        """Cost of evaluating policies, training critics with their actors, and policy-gradient steps."""
+        row = 3 * self.td3.config.batch_size  # one forward, two backward
+        both = self.actor.parameters + 2 * self.td3.twins.network.parameters
+        one = self.actor.parameters + self.td3.twins.network.parameters
+        return Cost(policies, 0, row * (critic_steps * both + policy_steps * one), self.replay.bytes)
+
+    def learn(self, state: OffPolicyState, key: Array, steps: int) -> tuple[OffPolicyState, LearningReport]:
+        """Train critics and their greedy actors by some gradient steps."""
+        critics, actors, report = self.train(state, state.critics, state.actors, self.weights, key, steps)
+        return OffPolicyState(state.normalizer, critics, actors), report
+
+    def train(
+        self, state: Any, critics: Critics, actors: Actor, weights: Array, key: Array, steps: int
+    ) -> tuple[Critics, Actor, LearningReport]:
+        """Train critics and actors (J, ...) for weights (J, k+1 or more) by some gradient steps."""
+        total = np.zeros(len(weights))
+        sample_key, noise_key = jax.random.split(key)
+        for number, rows in enumerate(self.samples(state, sample_key, steps)):
+            keys = jax.random.split(jax.random.fold_in(noise_key, number), len(weights))
+            critics, actors, loss = self.td3.train(critics, actors, rows, weights, keys)
+            total += len(rows) * np.asarray(loss)
+            self.progress()
+        return critics, actors, critic_report(total / steps, buffer_size=len(self.replay))
+
+    def policy_gradient_steps(
+        self, state: OffPolicyState, policies: NumpyArray, critics: NumpyArray, key: Array, steps: int
+    ) -> NumpyArray:
+        """Policies (n, d) after some gradient steps, each on the critics with its number (n,)."""
+        chosen: Critics = jax.tree.map(lambda leaf: leaf[jnp.asarray(critics)], state.critics)
+        for rows in self.samples(state, key, steps):
+            policies = np.asarray(self.td3.ascend(jnp.asarray(policies), chosen, rows))
+            self.progress()
+        return policies
+
+    def greedy(self, state: OffPolicyState) -> NumpyArray:
+        """Parameters (J, d) of the greedy actors."""
+        return np.asarray(state.actors.parameters)
+
+    def gradient(self, state: OffPolicyState, number: int, solution: NumpyArray, key: Array) -> NumpyArray:
+        """Gradient (d,) of a critic's value with respect to a policy (d,), over a large sample."""
+        critics: Critics = jax.tree.map(lambda leaf: leaf[number], state.critics)
+        (rows,) = self.samples(state, key, 1, GRADIENT_BATCHES * self.td3.config.batch_size)
+        observation = self.layout.split(rows[0]).observation
+        return np.asarray(self.td3.gradient(jnp.asarray(solution), critics, observation))
+
+    # Replay buffer.
+
+    def samples(self, state: Any, key: Array, steps: int, batch: int | None = None) -> Iterator[Array]:
+        """Transitions for some gradient steps, normalized, in chunks (steps, batch, width or more)."""
+        rng = draws_of(key)
+        batch = batch or self.td3.config.batch_size
+        delay = self.td3.config.policy_delay
+        most = max(delay, MAX_SAMPLE_SIZE // (batch * self.layout.width) // delay * delay)
+        for first in range(0, steps, most):
+            rows = self.replay.sample(rng, (min(most, steps - first), batch))
+            yield self.layout.normalize(jnp.asarray(self.with_extra_gains(rows, rng)), state.normalizer)
+
+    def with_extra_gains(self, rows: NumpyArray, rng: np.random.Generator) -> NumpyArray:  # noqa: ARG002
+        """Transitions with further numbers that learners can maximize; none here."""
+        return rows
+
+    def add_to_replay(self, transitions: Transitions) -> None:
+        """Add transitions of evaluated policies to the replay buffer."""
+        self.replay.add(self.layout.rows(transitions))

@@ -1,0 +1,138 @@
+"""The elitist archive: additions, re-evaluation, sampling, and states."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ppga.archives import ArchiveConfig, EliteArchive
+from ppga.errors import InputError
+
+RANGES = ((0.0, 1.0), (0.0, 1.0))
+
+
+def empty(config: ArchiveConfig | None = None) -> EliteArchive:
+    return EliteArchive(1, (2, 2), RANGES, {}, -5.0, config or ArchiveConfig())
+
+
+def filled(kind: Any = "grid", n: int = 50, seed: int = 0) -> EliteArchive:
+    rng = np.random.default_rng(seed)
+    archive = EliteArchive(
+        3, (4, 5), RANGES, {"log_std": (2,), "count": ()}, -5.0, ArchiveConfig(kind=kind, cells=12)
+    )
+    for _ in range(3):
+        archive.add(**candidates(rng, n))
+    return archive
+
+
+def candidates(rng: np.random.Generator, n: int) -> dict[str, Any]:
+    return {
+        "solution": rng.standard_normal((n, 3)).astype(np.float32),
+        "objective": rng.standard_normal(n).astype(np.float32),
+        "measures": rng.uniform(size=(n, 2)).astype(np.float32),
+        "log_std": rng.standard_normal((n, 2)).astype(np.float32),
+        "count": np.arange(n, dtype=np.float32),
+    }
+
+
+def test_reevaluated_elites_move_to_the_cell_of_all_their_episodes() -> None:
+    archive = empty()
+    places = np.array([[0.2, 0.2], [0.8, 0.2], [0.8, 0.8]], np.float32)
+    archive.add(np.arange(3.0)[:, None], np.array([4.0, 2.0, 1.0]), places, np.array([2, 6, 8]))
+    assert archive.least_evaluated(2).tolist() == [0, 2], "cells of the first two: 2 and 6 episodes"
+    # the first was lucky in 2 of 8 episodes: 4/4 + 3/4 * 0 = 1, and it moves to (0.2 + 3 * 0.8) / 4 = 0.65
+    moved = archive.merge(np.array([0]), np.zeros(1), np.array([[0.8, 0.2]]), 6)
+    assert moved.tolist() == [True]
+    assert archive.occupied.tolist() == [2, 3], "the elite of its new cell is better"
+    assert archive.metrics()["best"] == 2.0 == archive.best()["objective"]
+    assert archive.would_enter(np.array([-1.0]), places[:1]).tolist() == [True], "its old cell is empty"
+
+    moved = archive.merge(np.array([2, 3]), np.array([8.0, 3.0]), places[1:], 2)
+    assert moved.tolist() == [False, False]
+    np.testing.assert_allclose(archive.elites()["objective"], [2 + 6 * 2 / 8, 1 + 2 * 2 / 10])
+    assert archive.episodes[[2, 3]].tolist() == [8, 10]
+    copy = empty()
+    copy.load_state(archive.state())
+    assert copy.episodes.tolist() == archive.episodes.tolist()
+
+    moved = archive.merge(np.array([2, 3]), np.array([np.nan, 1.4]), places[1:], 2)
+    assert moved.tolist() == [True, False]
+    assert archive.occupied.tolist() == [3], "an elite whose new scores are not finite is removed"
+
+
+def test_an_elite_is_the_best_of_its_cell_and_better_than_the_previous_one() -> None:
+    archive = empty()
+    places = np.array([[0.2, 0.2], [0.2, 0.3], [0.8, 0.2], [0.8, 0.8], [np.nan, 0.2]])
+    objective = np.array([1.0, 2.0, -3.0, np.nan, 9.0])
+    solution = np.arange(5.0)[:, None]
+    expected = [False, True, True, False, False]
+    assert archive.would_enter(objective, places).tolist() == expected
+    assert archive.add(solution, objective, places).tolist() == expected
+    assert archive.elites()["solution"].ravel().tolist() == [1.0, 2.0]
+    assert archive.would_enter(objective, places).tolist() == [False] * 5, "equal is not better"
+    assert archive.would_enter(objective + 0.5, places).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["grid", "cvt"])
+def test_sparse_sampling_prefers_cells_beside_empty_ones(kind: Any) -> None:
+    """Empty neighbors are counted by a slow loop; frequencies must match the counts."""
+    archive = filled(kind, n=3)
+    cells = archive.occupied
+    occupied = set(cells.tolist())
+    counts = []
+    for cell in cells:
+        if kind == "grid":
+            row, column = np.unravel_index(cell, (4, 5))
+            around = [
+                (i, j)
+                for i in range(row - 1, row + 2)
+                for j in range(column - 1, column + 2)
+                if 0 <= i < 4 and 0 <= j < 5 and (i, j) != (row, column)
+            ]
+            neighbors = [int(np.ravel_multi_index(place, (4, 5))) for place in around]
+        else:
+            centroids = archive.centroids
+            assert centroids is not None
+            distance = np.linalg.norm(centroids - centroids[cell], axis=1)
+            neighbors = np.argsort(distance)[1:9].tolist()
+        counts.append(sum(neighbor not in occupied for neighbor in neighbors))
+    assert archive.empty_neighbors(cells).tolist() == counts
+    assert len(set(counts)) > 1, "otherwise the test shows nothing"
+
+    def frequencies(**options: bool) -> Any:
+        drawn = archive.sample(np.random.default_rng(0), 2000, **options)["index"].tolist()
+        return np.array([drawn.count(cell) for cell in cells]) / 2000
+
+    np.testing.assert_allclose(frequencies(sparse=True), np.array(counts) / sum(counts), atol=0.05)
+    objective = archive.objectives
+    rank = np.array([(np.sum(objective <= each) / len(cells)) ** 4 for each in objective])
+    weights = np.array(counts) * rank
+    np.testing.assert_allclose(frequencies(sparse=True, promising=True), weights / weights.sum(), atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["grid", "cvt"])
+def test_a_restored_archive_continues_exactly(kind: Any) -> None:
+    original, copy = filled(kind), filled(kind, seed=1)
+    copy.load_state(original.state())
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        rows = candidates(rng, 20)
+        np.testing.assert_array_equal(original.add(**rows), copy.add(**rows))
+    assert original.metrics() == copy.metrics()
+    for name, values in original.state().items():
+        np.testing.assert_array_equal(values, copy.state()[name], err_msg=name)
+    first, second = (archive.sample(np.random.default_rng(3), 5)["index"] for archive in (original, copy))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (ArchiveConfig(shape=(10,)), "2 measures"),
+        (ArchiveConfig(shape=(10, 0)), "at least one cell"),
+        (ArchiveConfig(kind="cvt", cells=1), "--archive.cells must be a whole number of at least 2, got 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_rejected(config: ArchiveConfig, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        empty(config)

@@ -1,0 +1,45 @@
+"""Displays of a running training."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import ppga
+from ppga import Budget
+from ppga.problems import Sphere
+from ppga.runs.display import Display, Lines, Picture
+from ppga.search import search_warnings
+from ppga.strategies import XNES
+
+from helpers.runs import SPHERE
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Lines, ["100%  iteration 3", "coverage"]),
+        (Picture, ["QD-score", "coverage", "██", "strategy scale", "100%"]),
+    ],
+)
+def test_a_display_shows_a_run(kind: Callable[[Console], Display], expected: list[str]) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=kind is Picture, width=120)
+    ppga.train("sphere", SPHERE, budget=Budget(iterations=3), display=kind(console))
+    for text in expected:
+        assert text in output.getvalue()
+
+
+def test_a_warning_is_printed_once() -> None:
+    output = io.StringIO()
+    display = Lines(Console(file=output, width=200), quiet=True)
+    nothing, names = np.zeros(0), Sphere().measure_names
+    strategy = XNES(5.0, 3)
+    for iteration in range(3):
+        strategy.scale = 1e3 * (1 + iteration)
+        warnings = search_warnings(strategy, 5.0, np.array([1.0, 0.0, 1.0]), names)
+        display.show({"iteration": iteration}, 0.5, warnings, (2, 2), nothing, nothing)
+    assert output.getvalue().count("step size has grown") == 1
+    assert output.getvalue().count("gradient of first half is nearly zero") == 1

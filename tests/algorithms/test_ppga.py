@@ -94,7 +94,7 @@ def test_the_file_of_the_algorithm_is_one_page() -> None:
 def test_the_preset_paper_has_no_extensions(task: str, algorithm: str) -> None:
     config: Any = ppga.preset("paper", task, algorithm)[0]
     for extension in ("objective", "phases", "legs", "noise", "confirm"):
-        assert getattr(config, extension) is None, extension
+        assert getattr(config, extension, None) is None, extension
 
 
 def test_without_extensions_only_the_rule_of_the_paper_restarts() -> None:

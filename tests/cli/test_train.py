@@ -31,7 +31,7 @@ def test_help_shows_the_common_options_of_the_algorithm(algorithm: str) -> None:
 def test_help_has_the_defaults_of_task_and_preset() -> None:
     result = command("train", "walker2d", "--preset", "paper", "--help-all")
     assert "--branches INT" in result.stdout
-    assert "(lambda) [300]" in result.stdout
+    assert "(lambda) [300]" in " ".join(result.stdout.split())
     assert "{zero,random}" in result.stdout, "choices are listed"
     config, _ = preset("paper", "walker2d")
     for option in options_of(config):

@@ -158,6 +158,8 @@ def small_command(words: tuple[str, ...]) -> tuple[str, ...]:
         for option in IGNORED_OPTIONS:
             if option in rest:
                 del rest[(at := rest.index(option)) : at + 2]
+        if "--init-from" in rest:  # of a small run of this task
+            rest = ["walker2d", *rest[1:], "--preset", "smoke"]
     if name in ("train", "study", "reproduce"):
         return (name, *(word for word in rest if word != "--dry-run"), "--dry-run")
     if name == "report":  # a page takes long to draw; test_report.py has several seeds on one

@@ -262,5 +262,5 @@ def test_when_no_checkpoint_can_be_used_the_command_says_why(trained: Trained) -
         save(data, arrays | {"restart_rule/idle": np.zeros(9)}, description)
     message = refused(command("train", "--resume", str(run), "--iterations", "7"))
     assert "all checkpoints in" in message
-    assert "restarts: the array 'idle'" in message
+    assert "restart_rule: the array 'idle'" in message
     assert (run / "metrics.jsonl").read_bytes() == before

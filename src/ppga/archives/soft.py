@@ -23,8 +23,7 @@ class SoftArchiveConfig(ArchiveConfig):
     """The cells of the archive, and the thresholds of the soft archive that steers the search.
 
     Attributes:
-        alpha: archive learning rate: how far an entry moves its cell's threshold to its objective. 1 keeps
-            the best, 0 never moves.
+        alpha: archive learning rate: how far an entry moves the threshold of its cell; 1 keeps the best.
         threshold_min: threshold of an empty cell.
     """
 

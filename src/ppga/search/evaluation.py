@@ -53,8 +53,7 @@ class ConfirmationConfig:
     """A second evaluation of candidates that would become elites.
 
     Attributes:
-        episodes: episodes in which a candidate that would become an elite is evaluated again; only these
-            scores are kept.
+        episodes: episodes of a candidate's second evaluation, whose scores are kept.
         max_measure_std: reject candidates whose measures vary more than this: standard deviation between
             episodes, in units of the measures' ranges; 0 accepts any.
         recheck: elites re-evaluated in each iteration, those with the fewest episodes first. Each moves to

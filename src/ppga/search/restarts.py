@@ -17,7 +17,7 @@ class LegConfig:
     """Restarts of a search policy that still improves the archive. A leg is what lies between two restarts.
 
     Attributes:
-        iterations: restart the search policy after this many iterations (one leg); 0 for no limit.
+        iterations: restart the search policy after this many iterations; 0 for no limit.
         first_iterations: iterations of the first leg, if `iterations` limits legs; 0 for `iterations`.
         patience: iterations without a new elite that end a leg; 0 for no limit.
         elite: restart at a random elite, at one with empty cells around it (sparse), or at one that is also
@@ -49,7 +49,7 @@ class RewardPhaseConfig:
 
     first_iterations: int = common(2)
     updates: int = 60
-    every: int = common(3)
+    every: int = 3
     iterations: int = 8
 
     def check(self) -> None:

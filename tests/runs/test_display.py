@@ -32,6 +32,16 @@ def test_a_display_shows_a_run(kind: Callable[[Console], Display], expected: lis
         assert text in output.getvalue()
 
 
+def test_a_quiet_display_prints_messages_only() -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=120)
+    display = Lines(console, quiet=True)
+    display.begin("ppga on sphere", 0.0)
+    display.say("resuming after iteration 3")
+    display.end()
+    assert output.getvalue() == "resuming after iteration 3\n"
+
+
 def test_a_warning_is_printed_once() -> None:
     output = io.StringIO()
     display = Lines(Console(file=output, width=200), quiet=True)

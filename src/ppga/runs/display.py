@@ -137,8 +137,9 @@ class Lines:
         self.last, self.warned = -LINE_SECONDS, set[str]()
 
     def begin(self, title: str, share: float) -> None:  # noqa: ARG002
-        """Print the title."""
-        self._print(title)
+        """Print the title, unless the display is quiet."""
+        if not self.quiet:
+            self._print(title)
 
     def pulse(self) -> None:
         """Do nothing."""

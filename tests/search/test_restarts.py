@@ -51,10 +51,9 @@ def decide(rule: RestartRule, results: list[Result], first: int = 1) -> list[Dec
     for iteration, result in enumerate(results, first):
         rule.update(iteration, result.entered, result.new_elites)
         reward_only, updates = rule.reward_only(iteration), rule.walk_updates(iteration, 5)
-        due = rule.due() or result.degenerated
-        decisions.append(
-            Decision(reward_only, updates, rule.may_walk(), due, rule.resets_strategy(iteration))
-        )
+        due = rule.due(iteration) or result.degenerated
+        walks, resets = rule.should_walk(iteration), rule.resets_strategy(iteration)
+        decisions.append(Decision(reward_only, updates, walks, due, resets))
         if due:
             rule.restarted()
     return decisions
@@ -84,14 +83,14 @@ class SlowSchedule:
     def decide(self, iteration: int, result: Result) -> Decision:
         self.history.append((iteration, result))
         in_first_phase = iteration <= self.phases.first_iterations
-        counted = [number for number, _ in self.history if number > self.phases.first_iterations]
+        counted = [earlier for number, earlier in self.history if number > self.phases.first_iterations]
         idle = 0
-        for _, earlier in reversed(self.history):
+        for earlier in reversed(counted):
             if earlier.new_elites:
                 break
             idle += 1
         reward = self.follows_reward()
-        stuck = not result.entered and not reward
+        stuck = not result.entered and not reward and not in_first_phase
         due = bool(self.length()) and len(counted) >= self.length()
         if not reward:
             due |= stuck or (bool(self.legs.patience) and idle >= self.legs.patience)
@@ -277,7 +276,7 @@ def test_the_first_leg_begins_after_the_first_phase() -> None:
     schedule = LegSchedule(LegConfig(iterations=4, first_iterations=2), RewardPhaseConfig(3, every=0))
     for iteration in range(1, 14):
         schedule.update(iteration, entered=True, new_elites=1)
-        due = schedule.due()
+        due = schedule.due(iteration)
         assert due == (iteration in (5, 9, 13)), iteration
         if due:
             schedule.restarted()
@@ -290,7 +289,7 @@ def test_some_legs_follow_the_reward() -> None:
     legs: list[tuple[bool, int]] = []
     for iteration in range(1, 27):
         schedule.update(iteration, entered=True, new_elites=1)
-        if schedule.due():
+        if schedule.due(iteration):
             legs.append((schedule.reward_only(iteration), schedule.age))
             schedule.restarted()
     assert legs == [
@@ -310,8 +309,23 @@ def test_a_leg_that_follows_the_reward_always_walks() -> None:
     schedule.restarted()
     for due in (False, False, True):
         schedule.update(100, entered=False, new_elites=0)
-        assert schedule.may_walk()
-        assert schedule.due() == due
+        assert schedule.should_walk(100)
+        assert schedule.due(100) == due
+
+
+def test_the_first_phase_walks_and_does_not_restart_though_no_branch_enters() -> None:
+    schedule = LegSchedule(LegConfig(patience=2), RewardPhaseConfig(first_iterations=3, every=0))
+    for iteration, walks in enumerate((True, True, True, False), 1):
+        schedule.update(iteration, entered=False, new_elites=0)
+        assert schedule.should_walk(iteration) == walks
+        assert schedule.due(iteration) == (not walks)
+
+
+def test_patience_counts_iterations_after_the_first_phase() -> None:
+    schedule = LegSchedule(LegConfig(patience=2), RewardPhaseConfig(first_iterations=3, every=0))
+    for iteration, due in enumerate((False, False, False, False, True), 1):
+        schedule.update(iteration, entered=True, new_elites=0)
+        assert schedule.due(iteration) == due, iteration
 
 
 class WalkedSphere(Sphere):

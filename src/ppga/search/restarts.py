@@ -14,7 +14,9 @@ from ppga.storage import NumpyArray, check_arrays, like
 
 @dataclass(frozen=True)
 class LegConfig:
-    """Restarts of a search policy that still improves the archive. A leg is what lies between two restarts.
+    """Restarts of a search policy that still improves the archive.
+
+    A leg is the sequence of iterations between two restarts.
 
     Attributes:
         iterations: restart the search policy after this many iterations; 0 for no limit.
@@ -42,9 +44,9 @@ class RewardPhaseConfig:
     Attributes:
         first_iterations: initial iterations that follow the reward alone.
         updates: learning updates of each of these walks.
-        every: every n-th restart, from the first on, starts a leg at the best elite that follows the reward
-            alone; 0 for never.
-        iterations: iterations of such a leg; 0 for the usual length.
+        every: every n-th restart, beginning with the first, continues from the best elite and walks on the
+            reward alone; 0 disables.
+        iterations: iterations of a leg that walks on the reward alone; 0 for the usual length.
     """
 
     first_iterations: int = common(2)
@@ -74,13 +76,13 @@ class RestartRule:
         """
         self.entered = entered
 
-    def may_walk(self) -> bool:
-        """Whether the search policy walks in this iteration: the branches have shown where to."""
+    def should_walk(self, iteration: int) -> bool:  # noqa: ARG002
+        """True if a branch entered the soft archive."""
         return self.entered
 
-    def due(self) -> bool:
+    def due(self, iteration: int) -> bool:
         """Whether to restart after this iteration."""
-        return not self.may_walk()
+        return not self.should_walk(iteration)
 
     def restarted(self) -> None:
         """Note that the search policy has been restarted."""
@@ -120,7 +122,7 @@ class LegSchedule(RestartRule):
     Attributes:
         restarts: restarts so far, and so the number of the current leg, from 0.
         age: iterations of the current leg, without the run's first reward phase.
-        idle: iterations since this leg's last new elite.
+        idle: iterations since the current leg's last new elite, without the run's first reward phase.
     """
 
     def __init__(self, legs: LegConfig | None, phases: RewardPhaseConfig | None) -> None:
@@ -148,18 +150,18 @@ class LegSchedule(RestartRule):
     def update(self, iteration: int, entered: bool, new_elites: int) -> None:
         """See `RestartRule.update`."""
         super().update(iteration, entered, new_elites)
-        self.idle = 0 if new_elites else self.idle + 1
         if iteration > self.phases.first_iterations:
             self.age += 1
+            self.idle = 0 if new_elites else self.idle + 1
 
-    def may_walk(self) -> bool:
-        """See `RestartRule.may_walk`; a leg that follows the reward needs no branches to show where to."""
-        return self.reward_leg or super().may_walk()
+    def should_walk(self, iteration: int) -> bool:
+        """True if a branch entered, or if the walk follows the reward, which does not depend on branches."""
+        return self.reward_only(iteration) or super().should_walk(iteration)
 
-    def due(self) -> bool:
+    def due(self, iteration: int) -> bool:
         """Whether to restart; patience does not end a leg that follows the reward."""
         impatient = not self.reward_leg and 0 < self.legs.patience <= self.idle
-        return super().due() or impatient or 0 < self.leg_length() <= self.age
+        return super().due(iteration) or impatient or 0 < self.leg_length() <= self.age
 
     def restarted(self) -> None:
         """Start a new leg."""
@@ -185,8 +187,8 @@ class LegSchedule(RestartRule):
     def resets_strategy(self, iteration: int) -> bool:
         """Whether the first reward phase ends with this iteration.
 
-        Its walks ignored the mean coefficients. What the search distribution has adapted to, the branches of
-        policies that could not do the task yet, says little about those of the policy that now can.
+        The search distribution did not steer these walks. It was adapted to branches of poor policies and
+        does not fit the improved policy.
         """
         return iteration == self.phases.first_iterations
 

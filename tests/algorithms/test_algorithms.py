@@ -30,7 +30,7 @@ from ppga.viewer.player import Player
 from helpers.runs import lines, same_runs
 
 LOG = ppga.LoggingConfig(checkpoint_seconds=0, snapshot_iterations=1, tensorboard=False)
-SUPPORT_FORMULAS = {"ppga", "ppga-no-measures", "map-elites", "sep-cma-mae", "ppo"}
+SUPPORT_ANALYTIC_PROBLEMS = {"ppga", "ppga-no-measures", "map-elites", "sep-cma-mae", "ppo"}
 SPHERE: dict[str, dict[str, Any]] = {
     "ppga": {
         "branches": 12,
@@ -204,8 +204,8 @@ def test_without_measures_only_the_reward_is_followed(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_that_needs_transitions_is_rejected_without_a_simulation() -> None:
-    assert {name for name in ALGORITHMS if ALGORITHMS[name].algorithm.supports_formulas} == SUPPORT_FORMULAS
-    for name in ALGORITHMS.keys() - SUPPORT_FORMULAS:
+    assert {name for name in ALGORITHMS if ALGORITHMS[name].algorithm.supports_analytic_problems} == SUPPORT_ANALYTIC_PROBLEMS
+    for name in ALGORITHMS.keys() - SUPPORT_ANALYTIC_PROBLEMS:
         config, _ = ppga.preset("smoke", "sphere", name)
         with pytest.raises(InputError, match=f"{name} learns from transitions, and sphere has none"):
             ppga.train("sphere", config, budget=Budget(iterations=1))

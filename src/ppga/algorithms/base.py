@@ -116,8 +116,8 @@ class Algorithm:
 
     summary: ClassVar[str]
     """One line for `ppga algorithms`."""
-    supports_formulas: ClassVar[bool] = False
-    """Whether it also searches problems that are not simulated, such as the sphere."""
+    supports_analytic_problems: ClassVar[bool] = False
+    """Whether it also searches problems without rollouts, such as the sphere."""
     soft_archive: ClassVar[type[SoftArchive]] = SoftArchive
     """Class of its soft archive, if its config has one."""
 
@@ -162,7 +162,7 @@ class Algorithm:
         self.elites.add(**fields, episodes=elites.get("episodes", 1))
         best = int(np.argmax(elites["objective"]))
         elite = {name: values[best] for name, values in fields.items()}
-        self.problem_state = self.problem.start_at(self.problem_state, elite, self.key("start at elite 0"))
+        self.problem_state = self.problem.start_at(self.problem_state, elite, self.key("start at elite"))
 
     def cost(self) -> Cost:
         """Cost of an iteration."""

@@ -148,7 +148,7 @@ class CMAMAEGA(EmitterAlgorithm):
             self.problem_state, learned = self.problem.learn(
                 self.problem_state, self.key("learn"), self.config.critic_steps
             )
-            gradient = self.problem.gradient(self.problem_state, 0, theta[0], self.key("gradient 0"))
+            gradient = self.problem.gradient(self.problem_state, 0, theta[0], self.key("gradient"))
         self.count(learned)
         jacobian = np.concatenate([gradient[None], measure_gradients])
         self.tell_gradients(theta, np.nan_to_num(jacobian, posinf=0.0, neginf=0.0))

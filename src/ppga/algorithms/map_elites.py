@@ -61,7 +61,7 @@ class MAPElites(Algorithm):
     """Vary elites, evaluate the offspring, and keep whatever is better than the elite of its cell."""
 
     summary = "MAP-Elites with iso+line variation (Mouret & Clune, 2015; Vassiliades & Mouret, 2018)"
-    supports_formulas = True
+    supports_analytic_problems = True
     problem: Problem
     config: MAPElitesConfig
 

@@ -75,7 +75,7 @@ class PBTME(MAPElites):
     """Train agents, evaluate them and varied elites, and replace the worst agents."""
 
     summary = "Population-Based Training MAP-Elites, with SAC (Pierrot & Flajolet, 2023)"
-    supports_formulas = False
+    supports_analytic_problems = False
     problem: PopulationProblem
     config: PBTMEConfig
 

@@ -59,7 +59,7 @@ class PGAME(MAPElites):
     """MAP-Elites where gradients of TD3 critics, trained on the transitions of all policies, vary elites."""
 
     summary = "Policy Gradient Assisted MAP-Elites, with TD3 (Nilsson & Cully, GECCO 2021)"
-    supports_formulas = False
+    supports_analytic_problems = False
     problem: OffPolicyProblem
     config: PGAMEConfig
 

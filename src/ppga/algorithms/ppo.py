@@ -51,7 +51,7 @@ class PPO(Algorithm):
     """Walk on the reward, and evaluate the policy after every walk."""
 
     summary = "plain PPO (Schulman et al., 2017), evaluated after every walk"
-    supports_formulas = True
+    supports_analytic_problems = True
     problem: GradientProblem
     config: PPOAlgorithmConfig
 

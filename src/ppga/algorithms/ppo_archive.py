@@ -30,7 +30,7 @@ class PPOArchive(PPO):
     summary = (
         "ablation: plain PPO, the policies between its minibatch steps archived (Batra et al., ICLR 2024)"
     )
-    supports_formulas = False
+    supports_analytic_problems = False
     problem: PPOProblem
 
     def cost(self) -> Cost:

@@ -66,7 +66,7 @@ class SepCMAMAE(EmitterAlgorithm):
     summary = (
         "CMA-MAE with separable CMA-ES, pyribs' emitters (Fontaine & Nikolaidis, 2023; Tjanaka et al., 2023)"
     )
-    supports_formulas = True
+    supports_analytic_problems = True
     config: SepCMAMAEConfig
 
     @classmethod

@@ -54,7 +54,7 @@ class TD3GA(PPGA):
     """PPGA whose Jacobian and walks come from TD3, trained on one episode of each evaluated policy."""
 
     summary = "ablation: PPGA with TD3 in place of PPO (Batra et al., ICLR 2024, appendix)"
-    supports_formulas = False
+    supports_analytic_problems = False
     problem: TD3SearchProblem
     config: Any
 

@@ -64,8 +64,8 @@ def make_problem(
         config.check(len(task.measure_names))
         return algorithm.make_problem(task, config, executor, progress)
     problem = Sphere() if isinstance(task, str) else task
-    if not algorithm.supports_formulas:
-        able = [name for name, entry in ALGORITHMS.items() if entry.algorithm.supports_formulas]
+    if not algorithm.supports_analytic_problems:
+        able = [name for name, entry in ALGORITHMS.items() if entry.algorithm.supports_analytic_problems]
         raise InputError(
             f"{config.algorithm} learns from transitions, and {task_name(problem)} has none. Choose one of "
             f"{', '.join(able)}."

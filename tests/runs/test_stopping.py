@@ -20,6 +20,7 @@ from ppga.runs import checkpoints
 from ppga.storage import plain_name
 
 from helpers.commands import HELPERS, environment
+from helpers.runs import SPHERE as RUN
 from helpers.runs import SPHERE_WORDS, lines
 
 PATIENCE = 120.0
@@ -83,6 +84,21 @@ def test_a_signal_ends_the_iteration_and_the_output_says_how_to_resume(
     assert "finishing this iteration" in errors
     assert f"ppga train --resume {run}" in output
     check_end(Started(process, run), number)
+
+
+@pytest.mark.parametrize(("iterations", "interrupted"), [(2, None), (3, signal.SIGINT)])
+def test_a_run_whose_budget_is_used_up_was_not_stopped_early(
+    iterations: int, interrupted: signal.Signals | None
+) -> None:
+    def send(iteration: ppga.Iteration) -> None:
+        if iteration.record["iteration"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    budget = ppga.Budget(iterations=iterations)
+    outcome = ppga.train("sphere", RUN, budget=budget, callbacks=[send])
+    assert outcome.record is not None
+    assert outcome.record["iteration"] == 2
+    assert outcome.interrupted == interrupted
 
 
 # Nothing reads the output.

@@ -312,7 +312,7 @@ class _Session:
                     callback(iteration)
                 stop, complete, checkpoint = any_process(
                     iteration.stop or bool(signals),
-                    iteration.stop and not signals,
+                    iteration.stop and (share >= 1 or not signals),
                     writer is not None and writer.checkpoint_due(),
                 )
                 if writer:
@@ -328,10 +328,10 @@ class _Session:
                     break
             if writer:
                 writer.close()
-        if not (complete or signals):  # another process got the signal
-            signals.append(signal.SIGTERM)
-        path = self.path if folder else None
-        return Outcome(to_archive(algorithm), record, path, signals[0] if signals else None)
+        interrupted = None
+        if not complete:
+            interrupted = signals[0] if signals else signal.SIGTERM  # none here: another process got it
+        return Outcome(to_archive(algorithm), record, self.path if folder else None, interrupted)
 
 
 def _restore(algorithm: Algorithm, checkpoint: checkpoints.Checkpoint) -> None:
@@ -339,7 +339,7 @@ def _restore(algorithm: Algorithm, checkpoint: checkpoints.Checkpoint) -> None:
     try:
         algorithm.load_state(checkpoint.arrays)
     except KeyError as error:  # from a problem of the user's own
-        raise InputError(f"it has no {error}.") from None
+        raise InputError(f"the array {error} is missing.") from None
     if algorithm.iteration != checkpoint.iteration:
         raise InputError(f"its counters are those of iteration {algorithm.iteration}.")
 

@@ -60,6 +60,17 @@ def test_reevaluated_elites_move_to_the_cell_of_all_their_episodes() -> None:
     assert archive.occupied.tolist() == [3], "an elite whose new scores are not finite is removed"
 
 
+@pytest.mark.parametrize("kind", ["grid", "cvt"])
+def test_measures_far_beyond_their_ranges_belong_to_the_cells_at_the_border(kind: Any) -> None:
+    archive = EliteArchive(1, (4, 5), RANGES, {}, 0.0, ArchiveConfig(kind=kind, cells=12))
+    far = np.array([[1e12, 0.5], [-1e12, 0.5], [0.1, -1e30]], np.float32)
+    near = np.array([[1.0, 0.5], [0.0, 0.5], [0.1, 0.0]], np.float32)
+    if kind == "grid":
+        assert archive.index_of(far).tolist() == archive.index_of(near).tolist() == [17, 2, 0]
+    cells = archive.index_of(far)
+    assert ((0 <= cells) & (cells < archive.cells)).all()
+
+
 def test_an_elite_is_the_best_of_its_cell_and_better_than_the_previous_one() -> None:
     archive = empty()
     places = np.array([[0.2, 0.2], [0.2, 0.3], [0.8, 0.2], [0.8, 0.8], [np.nan, 0.2]])

@@ -208,9 +208,7 @@ class Archive:
 
     def cells_of(self, measures: NumpyArray) -> NumpyArray:
         """Cells (n,) of measures (n, k); measures beyond their ranges belong to the outermost cells."""
-        if self.centroids is None:  # far beyond the ranges, pyribs' integers would overflow
-            measures = np.clip(measures, *np.array(self.ranges).T)
-        return np.asarray(conversion.empty_ribs(self, 1, {}).index_of(measures))
+        return conversion.cells_of(conversion.empty_ribs(self, 1, {}), measures)
 
     # Other libraries.
 

@@ -97,6 +97,13 @@ def empty_ribs(archive: "Archive", solution_size: int, extra: dict[str, Any]) ->
     return CVTArchive(centroids=archive.centroids, **settings)
 
 
+def cells_of(ribs: GridArchive | CVTArchive, measures: NumpyArray) -> NumpyArray:
+    """Cells (n,) of finite measures (n, k); measures beyond their ranges belong to the outermost cells."""
+    if isinstance(ribs, GridArchive):  # far beyond the ranges, pyribs' integers would overflow
+        measures = np.clip(measures, ribs.lower_bounds, ribs.upper_bounds)
+    return np.asarray(ribs.index_of(measures))
+
+
 def to_qdax(archive: "Archive") -> Any:
     """See `Archive.to_qdax`."""
     qdax = import_extra("qdax.core.containers.mapelites_repertoire", "qdax")

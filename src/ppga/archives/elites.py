@@ -9,6 +9,7 @@ import numpy as np
 from ribs.archives import CVTArchive, GridArchive
 from scipy.stats import rankdata
 
+from ppga.archives.conversion import cells_of
 from ppga.archives.files import check_shape
 from ppga.config import check_whole, common
 from ppga.errors import InputError
@@ -139,8 +140,8 @@ class EliteArchive:
         return self._data["solution"]
 
     def index_of(self, measures: NumpyArray) -> NumpyArray:
-        """Cells (n,) of finite measures (n, k)."""
-        return np.asarray(self._geometry.index_of(measures))
+        """Cells (n,) of finite measures (n, k); beyond their ranges, those at the border."""
+        return cells_of(self._geometry, measures)
 
     def elites(self, cells: NumpyArray | None = None) -> dict[str, NumpyArray]:
         """All fields of the elites in cells (n,), which are stored as `index`; of all elites by default."""
@@ -319,7 +320,7 @@ class EliteArchive:
             if not np.isfinite(values).all():
                 raise InputError(f"the array {name!r} has values that are not finite.")
         if (state["episodes"] < 0).any():
-            raise InputError("its elites were evaluated in fewer than 0 episodes.")
+            raise InputError("episode counts must be at least 0.")
         if self.centroids is not None:
             self._use_centroids(state["centroids"])
         cells = state["index"]

@@ -73,6 +73,14 @@ def test_the_growth_of_an_archive_shows_each_snapshot(runs: list[Path], tmp_path
         plots.growth(replace(run, path=tmp_path), tmp_path / "none.gif")
 
 
+def test_the_growth_of_an_archive_ends_with_the_archive(tmp_path: Path) -> None:
+    ppga.train("sphere", CONFIG, budget=ppga.Budget(iterations=3), output=tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert [snapshot["iteration"] for snapshot in run.snapshots()] == [2]
+    with Image.open(plots.growth(run, tmp_path / "growth.gif")) as animation:
+        assert animation.n_frames == 2  # type: ignore[attr-defined]
+
+
 def test_the_table_has_means_and_intervals(runs: list[Path]) -> None:
     read = [read_run(path) for path in runs]
     table = report.summary(read)

@@ -255,7 +255,7 @@ def growth(run: Run, path: str | Path, most: int = 60, milliseconds: int = 120) 
     """Write an animated GIF of the archive's growth; its last image lasts two seconds.
 
     Args:
-        run: a run with snapshots of its cells.
+        run: a run with snapshots of its cells; its archive is the last one.
         path: file to write.
         most: maximum number of images; of more snapshots, evenly spaced ones are drawn.
         milliseconds: duration of an image.
@@ -263,14 +263,14 @@ def growth(run: Run, path: str | Path, most: int = 60, milliseconds: int = 120) 
     from PIL import Image
 
     archive = run.archive
-    count = sum(1 for _ in run.snapshots())
+    count = sum(1 for _ in _snapshots(run))
     if archive is None or not count:
         raise InputError(f"{run.name} has no snapshots of its cells yet.")
     chosen = {*np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()}
     scale = shared_scale([archive])
     minutes = {line["iteration"]: line["wall_time"] / 60 for line in run.metrics}
     images = []
-    for number, snapshot in enumerate(run.snapshots()):
+    for number, snapshot in enumerate(_snapshots(run)):
         if number not in chosen:
             continue
         cells = np.array(snapshot["cells"], np.int32)
@@ -291,6 +291,17 @@ def growth(run: Run, path: str | Path, most: int = 60, milliseconds: int = 120) 
             aside, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0
         )
     return path
+
+
+def _snapshots(run: Run) -> Iterator[Mapping[str, Any]]:
+    """Snapshots of a run's cells, if it has any, followed by its archive, if that is newer."""
+    last = 0
+    for snapshot in run.snapshots():
+        last = snapshot["iteration"]
+        yield snapshot
+    if last and run.archive is not None and (run.archive.description.get("iteration") or 0) > last:
+        iteration, elites = run.archive.description["iteration"], run.archive.elites
+        yield {"iteration": iteration, "cells": elites["index"], "objectives": elites["objective"]}
 
 
 def strategy(run: Run, axes: Axes | None = None) -> Axes:

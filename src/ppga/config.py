@@ -116,7 +116,7 @@ def option(name: str) -> str:
 
 
 def check_whole(name: str, value: int, least: int = 1, most: int | None = None) -> None:
-    """Raise an InputError for a number that is not a whole one, or not in [least, most]."""
+    """Raise an InputError for a number that is not an integer in [least, most]."""
     check_count(option(name), value, most, least)
 
 
@@ -143,7 +143,7 @@ def replace_nested(config: Config, changes: Mapping[str, Any]) -> Config:
         10.0
 
     Raises:
-        InputError: a name that the config does not have, or one inside an absent section.
+        InputError: a name that the config does not have, or one inside a disabled section.
     """
     for name, value in changes.items():
         config = _replaced(config, name.split("."), value, name)
@@ -156,7 +156,8 @@ def _replaced(config: Any, path: list[str], value: Any, name: str) -> Any:
     if len(path) > 1:
         section = getattr(config, first)
         if not dataclasses.is_dataclass(section):
-            raise InputError(f"cannot set {name}: the section {first} is {section!r}.")
+            reason = "is disabled; enable it first" if section is None else "is not a section"
+            raise InputError(f"cannot set {name}: {first} {reason}.")
         value = _replaced(section, path[1:], value, name)
     return dataclasses.replace(config, **{first: value})
 
@@ -164,8 +165,8 @@ def _replaced(config: Any, path: list[str], value: Any, name: str) -> Any:
 def replace_from_text(config: Config, changes: Mapping[str, str]) -> Config:
     """A config with changed settings, named by dotted names, with values as they are typed in a command.
 
-    Elements of a tuple are separated by spaces or commas. The text `none` is None and removes a section; the
-    text `default` is a section with its default settings. A setting of an absent section adds the section.
+    Elements of a tuple are separated by spaces or commas. The text `none` is None and disables a section; the
+    text `default` is a section with its default settings. A setting of a disabled section enables it.
 
     Example:
         >>> replace_from_text(Budget(minutes=5.0), {"env-steps": "1000", "minutes": "none"}).env_steps
@@ -248,7 +249,7 @@ def _int_from_text(text: str) -> int:
 
 _FROM_TEXT: dict[Any, tuple[str, Callable[[str], Any]]] = {
     bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
-    int: ("a whole number", _int_from_text),
+    int: ("an integer", _int_from_text),
     float: ("a number", float),
 }
 """Type -> what is expected, for messages, and the conversion, which raises a KeyError or a ValueError."""
@@ -279,7 +280,9 @@ def from_json(kind: type[Any], values: Any, prefix: str = "") -> Any:
         InputError: an unknown name or a value of the wrong type; the message names the field.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{prefix or kind.__name__}: expected a table of settings, got {values!r}.")
+        raise InputError(
+            f"{prefix or kind.__name__}: expected a mapping of setting names to values, got {values!r}."
+        )
     hints = typing.get_type_hints(kind)
     fields = sorted(field.name for field in dataclasses.fields(kind))
     for name in values:
@@ -296,7 +299,9 @@ def merged(config: Config, values: Any, prefix: str = "") -> Config:
         InputError: an unknown name or a value of the wrong type; the message names the field.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{prefix.rstrip('.') or 'settings'}: expected settings by name, got {values!r}.")
+        raise InputError(
+            f"{prefix.rstrip('.') or 'settings'}: expected a mapping of setting names to values, got {values!r}."
+        )
     hints = typing.get_type_hints(type(config))
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     changes = {}

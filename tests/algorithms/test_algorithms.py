@@ -204,7 +204,9 @@ def test_without_measures_only_the_reward_is_followed(tmp_path: Path) -> None:
 
 
 def test_an_algorithm_that_needs_transitions_is_rejected_without_a_simulation() -> None:
-    assert {name for name in ALGORITHMS if ALGORITHMS[name].algorithm.supports_analytic_problems} == SUPPORT_ANALYTIC_PROBLEMS
+    assert {
+        name for name in ALGORITHMS if ALGORITHMS[name].algorithm.supports_analytic_problems
+    } == SUPPORT_ANALYTIC_PROBLEMS
     for name in ALGORITHMS.keys() - SUPPORT_ANALYTIC_PROBLEMS:
         config, _ = ppga.preset("smoke", "sphere", name)
         with pytest.raises(InputError, match=f"{name} learns from transitions, and sphere has none"):
@@ -253,13 +255,13 @@ def test_the_preset_paper_evaluates_candidates_once(name: str) -> None:
         ("cma-maega-td3-es", {"es.samples": 5}, "mirrored pairs"),
         ("cma-maega-td3-es", {"policy_steps": 2}, "unknown setting"),
         ("map-elites", {"variation.line_sigma": -1.0}, "--variation.line-sigma must lie"),
-        ("map-elites", {"batch_size": 1}, "--batch-size must be a whole number of at least 2"),
+        ("map-elites", {"batch_size": 1}, "--batch-size must be an integer of at least 2"),
         ("qdpg", {"emitters": 2}, "unknown setting"),
         ("sep-cma-mae", {"emitters": 3}, "--batch-size 4 is divided among --emitters 3"),
-        ("ppga", {"branches": 0}, "--branches must be a whole number of at least 2, got 0"),
-        ("ppga", {"branches": 1}, "--branches must be a whole number of at least 2, got 1"),
+        ("ppga", {"branches": 0}, "--branches must be an integer of at least 2, got 0"),
+        ("ppga", {"branches": 1}, "--branches must be an integer of at least 2, got 1"),
         ("ppga", {"legs": None}, "--legs none also needs --phases.every 0"),
-        ("ppga", {"legs.iterations": -1}, "--legs.iterations must be a whole number of at least 0"),
+        ("ppga", {"legs.iterations": -1}, "--legs.iterations must be an integer of at least 0"),
         ("ppo", {"walk_updates": 0}, "--walk-updates must"),
         ("ppo", {"legs.iterations": 3}, "unknown setting"),
     ],

@@ -49,7 +49,7 @@ def test_every_setting_has_help(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which task?"),
+        ([], "no task given. Choose one of halfcheetah,"),
         (["halfcheeta"], "Did you mean 'halfcheetah'?"),
         (["hopper", "ant"], "one task is trained at a time, got hopper, ant"),
         (["hopper", "--task", "ant"], "one task is trained at a time, got hopper, ant"),
@@ -169,15 +169,15 @@ def test_the_settings_of_a_run_are_read_from_its_config_json(algorithm: str, tmp
     ("text", "words"),
     [
         ("seed: [", "cannot be read"),
-        ("- 1", "must contain settings by name"),
+        ("- 1", "must contain a mapping of setting names to values"),
         ("sead: 3", "Did you mean 'seed'?"),
         ("ppo:\n  gama: 0.9", "Did you mean 'gamma'?"),
-        ("ppo: 3", "ppo: expected settings by name, got 3"),
+        ("ppo: 3", "ppo: expected a mapping of setting names to values, got 3"),
         ("seed: three", "seed: expected int, got 'three'"),
         ("task: 3", "task must be a text, got 3"),
         ("algorithm: pgga", "Did you mean 'ppga'?"),
         ("budget: 3", "Budget: expected"),
-        ("config: 3", "config must contain settings by name, got 3"),
+        ("config: 3", "config must be a mapping of setting names to values, got 3"),
         ("a: &a [1]\nb: " + "[" * 3000, "cannot be read"),
     ],
 )
@@ -191,6 +191,19 @@ def test_a_mistake_in_a_file_is_one_message(text: str, words: str, tmp_path: Pat
 
 
 # Resumed runs.
+
+
+def test_a_resumed_run_keeps_its_algorithm(tmp_path: Path) -> None:
+    words = ("train", "sphere", "--algorithm", "map-elites", "--iterations", "1", "--output", "run")
+    assert command(*words, folder=tmp_path).returncode == 0
+    result = command("train", "--resume", "run", "--algorithm", "ppga", folder=tmp_path)
+    assert result.returncode == 2
+    assert "is a run of map-elites, not of ppga" in result.stderr
+    result = command("train", "--resume", "run", "--help", folder=tmp_path)
+    assert result.returncode == 0
+    assert "Settings of map-elites on sphere, as in run" in result.stdout
+    assert "--batch-size INT" in result.stdout
+    assert "--branches" not in result.stdout
 
 
 def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:

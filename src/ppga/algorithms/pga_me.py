@@ -31,7 +31,7 @@ class PGAMEConfig(MAPElitesConfig):
     """Settings of PGA-MAP-Elites.
 
     Attributes:
-        gradient_share: fraction of the offspring made by policy gradients, the greedy actor included;
+        gradient_share: fraction of the offspring made by policy gradients, at least the greedy actor;
             iso+line makes the rest.
         critic_steps: gradient steps of the critics and their greedy actors in an iteration.
         policy_steps: gradient steps of each policy that policy gradients vary.

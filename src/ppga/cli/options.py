@@ -18,8 +18,8 @@ from rich.text import Text
 from ppga.config import without_none
 from ppga.errors import InputError
 
-PRESENT = "present"
-"""Default of an optional section that a config has."""
+ENABLED, DISABLED = "enabled", "disabled"
+"""Defaults of optional sections."""
 HINT = "ppga train --algorithm NAME --help-all lists all options."
 
 
@@ -113,8 +113,9 @@ class Option:
         name: dotted name of the setting.
         kind: its type.
         default: its value if it is not given.
-        text: what it is.
+        text: its help, without the default.
         common: whether the short help shows it.
+        placeholder: of its value; made from its type by default.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Option:
     default: Any
     text: str
     common: bool
+    placeholder: str | None = None
 
     @property
     def usage(self) -> str:
@@ -138,11 +140,11 @@ class Option:
             return f"{option} {{default,none}}"
         if origin is tuple:
             return f"{option} {choices[0].__name__.upper()}..."
-        return f"{option} {'TEXT' if kind is str else kind.__name__.upper()}"
+        return f"{option} {self.placeholder or ('TEXT' if kind is str else kind.__name__.upper())}"
 
     @property
     def help(self) -> str:
-        """What it is, and its default."""
+        """Its help, with the default in brackets."""
         if self.default is None:
             return self.text
         default = " ".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
@@ -152,7 +154,7 @@ class Option:
 def options_of(config: Any, prefix: str = "") -> Iterator[Option]:
     """Options of a config, with its values as defaults.
 
-    An optional section is also an option, which adds or removes it.
+    An optional section is also an option, which enables or disables it.
     """
     texts = _attributes(type(config))
     hints = typing.get_type_hints(type(config))
@@ -162,8 +164,9 @@ def options_of(config: Any, prefix: str = "") -> Iterator[Option]:
         if not dataclasses.is_dataclass(kind):
             yield Option(name, hints[field.name], value, text, bool(field.metadata.get("common")))
         elif optional:
-            state = "absent" if value is None else PRESENT
-            yield Option(name, hints[field.name], state, f"add or remove a section: {text}", common=False)
+            state = DISABLED if value is None else ENABLED
+            text = f"enable with defaults, or disable: {text}"
+            yield Option(name, hints[field.name], state, text, common=False)
         if dataclasses.is_dataclass(value):
             yield from options_of(value, f"{name}.")
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ppga.algorithms import AlgorithmConfig
 from ppga.archives.heatmaps import text as heatmap
-from ppga.cli.options import PRESENT, options_of
+from ppga.cli.options import ENABLED, options_of
 from ppga.config import Budget
 from ppga.runs import Outcome
 from ppga.runs.display import Display, Lines, Picture
@@ -73,7 +73,7 @@ def show_plan(
 
     def rows(prefix: str, values: Any) -> None:
         for option in options_of(values, prefix):
-            if option.default != PRESENT:
+            if option.default != ENABLED:
                 table.add_row(option.name, str(option.default))
 
     rows("", config)

@@ -47,6 +47,11 @@ Train an archive of many good and different policies.
 LARGEST_FILE = 1_000_000
 """Characters of a file of settings."""
 HELP = ("-h", "--help", "--help-all")
+PLACEHOLDERS = {
+    "task": "TASK", "algorithm": "NAME", "preset": "NAME", "config": "FILE", "output": "FOLDER",
+    "resume": "RUN", "address": "HOST:PORT",
+}  # fmt: skip
+"""Placeholders of options' values in the help."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,13 @@ class TrainOptions:
         preset: settings to start from
         config: a run's config.json, or YAML; options override it
         output: folder of the run [runs/TASK-ALGORITHM-TIME]
-        resume: continue this run exactly, possibly with a larger budget
+        resume: resume this run exactly; the budget may be larger
         iterations: stop after this many iterations
         minutes: stop after this many minutes, in all sessions together
         env_steps: stop after this many control steps of learning and evaluation
         evaluations: stop after this many evaluated policies
         address: HOST:PORT of a running Ray cluster, or auto; for --cluster jax, of the first process
-        workers: number of Ray workers, or of processes for --cluster jax. Results do not depend on the former
+        workers: number of Ray workers, on which results do not depend, or of processes for --cluster jax
         rank: for --cluster jax, the number of this process, from 0. The first one writes the run
         quiet: print warnings and the result only
         dry_run: show settings, memory and time, and stop
@@ -101,7 +106,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks for.
+    """The run that a command asks for.
 
     Attributes:
         options: options besides settings.
@@ -153,7 +158,7 @@ def main(words: list[str]) -> None:
 
 
 def parse_request(words: list[str]) -> Request:
-    """What the words ask for; InputErrors say what cannot be."""
+    """Parse the command line; raise an InputError if it is invalid."""
     run, file = value_of("--resume", words), value_of("--config", words)
     old = RunFolder(Path(run)).read() if run else None
     content = _read(Path(file)) if file else {}
@@ -167,9 +172,11 @@ def parse_request(words: list[str]) -> Request:
     if (old[1].cluster if old else texts.get("cluster", content.get("cluster"))) == "jax":
         join(options.cluster)  # before anything is computed
     if old is not None:
-        return _resumed(options, old, task, texts, value_of("--preset", words) is not None)
+        return _resumed(words, options, old, task, texts)
     if task is None:
-        raise InputError(f"which task? One of {', '.join((*TASKS, SPHERE))}, FILE.py:NAME; or --resume RUN.")
+        raise InputError(
+            f"no task given. Choose one of {', '.join((*TASKS, SPHERE))}, FILE.py:NAME; or --resume RUN."
+        )
     task = task if task == SPHERE else find(task)
     preset_name = value_of("--preset", words) or content.get("preset", options.preset)
     config, budget = preset(preset_name, task, algorithm)
@@ -191,21 +198,22 @@ def _parse(words: list[str], kind: type[AlgorithmConfig]) -> tuple[TrainOptions,
 
 
 def _resumed(
+    words: list[str],
     options: TrainOptions,
     old: tuple[str, AlgorithmConfig, Budget],
     task: str | None,
     texts: dict[str, str],
-    with_preset: bool,
 ) -> Request:
     """A request to resume a run, whose settings cannot change."""
     run = Path(str(options.resume))
     name, config, budget = old
-    if with_preset:
+    if value_of("--preset", words) is not None:
         raise InputError("a resumed run keeps its settings; leave --preset out.")
     if options.config is not None:
         raise InputError("a resumed run keeps its settings; leave --config out.")
-    if options.algorithm not in ("ppga", config.algorithm):
-        raise InputError(f"{run} is a run of {config.algorithm}, not of {options.algorithm}.")
+    algorithm = value_of("--algorithm", words)
+    if algorithm not in (None, config.algorithm):
+        raise InputError(f"{run} is a run of {config.algorithm}, not of {algorithm}.")
     task = task if task in (None, SPHERE) else find(str(task))
     if task not in (None, name):
         raise InputError(f"{run} is a run of {name}, not of {task}.")
@@ -224,34 +232,41 @@ def _resumed(
 
 
 def show_help(words: list[str], everything: bool) -> None:
-    """Print the help for the algorithm, task and preset that the words name.
+    """Print the help for the run, or for the algorithm, task and preset that the words name.
 
     Args:
         words: words of the command besides those that ask for help.
         everything: show all settings; only common ones otherwise.
     """
-    algorithm, name = value_of("--algorithm", words) or "ppga", value_of("--preset", words) or "laptop"
-    options, positional, _ = _parse(words, find_algorithm(algorithm).config)
-    task = next(iter(positional), options.task or "halfcheetah")
-    task = task if task == SPHERE else find(task)
-    config, _ = preset(name, task, algorithm)
+    if run := value_of("--resume", words):
+        task, config, _ = RunFolder(Path(run)).read()
+        title = f"{config.algorithm} on {task}, as in {run}"
+    else:
+        algorithm, name = value_of("--algorithm", words) or "ppga", value_of("--preset", words) or "laptop"
+        options, positional, _ = _parse(words, find_algorithm(algorithm).config)
+        task = next(iter(positional), options.task or "halfcheetah")
+        task = task if task == SPHERE else find(task)
+        config, _ = preset(name, task, algorithm)
+        title = f"{algorithm}, defaults of the preset {name} for {task}"
     settings = list(options_of(config))
     choices = {
         "algorithm": f"one of {', '.join(ALGORITHMS)}",
         "preset": f"one of {', '.join(DESCRIPTIONS)}",
     }
-    run = [
+    own = [
         dataclasses.replace(
-            option, text=choices.get(option.name, option.text), default=option.default or None
+            option,
+            text=choices.get(option.name, option.text),
+            default=option.default or None,
+            placeholder=PLACEHOLDERS.get(option.name),
         )
         for option in options_of(TrainOptions())
     ]
     console.print(Text(USAGE))
-    console.print(help_table("Options (defaults in brackets)", _shown(run, everything)))
-    title = f"\nSettings of {algorithm}, defaults of the preset {name} for {task}"
-    console.print(help_table(title, _shown(settings, everything)))
+    console.print(help_table("Options (defaults in brackets)", _shown(own, everything)))
+    console.print(help_table(f"\nSettings of {title}", _shown(settings, everything)))
     if not everything:
-        hidden = sum(not option.common for option in (*run, *settings))
+        hidden = sum(not option.common for option in (*own, *settings))
         console.print(Text(f"\n--help-all shows {hidden} more. The defaults depend on TASK and --preset."))
 
 
@@ -263,7 +278,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """YAML in which 3e-4 is a number, as in JSON and Python."""
 
 
-_Loader.yaml_implicit_resolvers = {  # PyYAML reads 3e-4 as text: YAML 1.1 wants 3.0e-4
+_Loader.yaml_implicit_resolvers = {  # PyYAML reads 3e-4 as text: YAML 1.1 requires 3.0e-4
     first: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:float"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -289,11 +304,13 @@ def _read(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"{file} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise InputError(f"{file} must contain settings by name.")
+        raise InputError(f"{file} must contain a mapping of setting names to values.")
     if "config" in content:  # a run's config.json
         settings = content["config"]
         if not isinstance(settings, dict):
-            raise InputError(f"{file}: config must contain settings by name, got {settings!r}.")
+            raise InputError(
+                f"{file}: config must be a mapping of setting names to values, got {settings!r}."
+            )
         content = {**settings, **{name: content[name] for name in ("task", "budget") if name in content}}
     for name in ("task", "algorithm", "preset"):
         if not isinstance(content.get(name, ""), str):

@@ -53,7 +53,7 @@ def check_choice(kind: str, value: str, options: Iterable[str]) -> str:
 
 
 def check_count(name: str, value: object, most: int | None = None, least: int = 1) -> int:
-    """Return `value` as an integer if it is a whole number of at least `least`.
+    """Return `value` as an int if it is an integer of at least `least`.
 
     Args:
         name: name of the option or argument, for the message.
@@ -68,7 +68,7 @@ def check_count(name: str, value: object, most: int | None = None, least: int = 
         if most is None or operator.index(value) <= most:
             return operator.index(value)
         raise InputError(f"{name} must be at most {most:,}, got {value!r}.")
-    raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    raise InputError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

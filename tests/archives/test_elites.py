@@ -141,7 +141,7 @@ def test_a_restored_archive_continues_exactly(kind: Any) -> None:
     [
         (ArchiveConfig(shape=(10,)), "2 measures"),
         (ArchiveConfig(shape=(10, 0)), "at least one cell"),
-        (ArchiveConfig(kind="cvt", cells=1), "--archive.cells must be a whole number of at least 2, got 1"),
+        (ArchiveConfig(kind="cvt", cells=1), "--archive.cells must be an integer of at least 2, got 1"),
     ],
 )
 def test_settings_that_cannot_work_are_rejected(config: ArchiveConfig, message: str) -> None:

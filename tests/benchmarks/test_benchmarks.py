@@ -83,10 +83,10 @@ def test_memory_is_that_of_full_archives(tmp_path: Path) -> None:
     [
         (("fysics",), "unknown benchmark 'fysics'. Did you mean 'physics'?"),
         (("physics", "--task", "humanoyd"), "Did you mean 'humanoid'?"),
-        (("physics", "--rounds", "0"), "--rounds must be a whole number of at least 1, got 0"),
+        (("physics", "--rounds", "0"), "--rounds must be an integer of at least 1, got 0"),
         (("physics", "--json", "nowhere/x.json"), "cannot write to nowhere/x.json: No such file"),
         (("physics", "--json", "."), "cannot write to .: Is a directory"),
-        (("physics", "--threads", "0"), "threads must be a whole number of at least 1, got 0"),
+        (("physics", "--threads", "0"), "threads must be an integer of at least 1, got 0"),
         (("physics", "--rouns", "3"), "--rounds"),
         (("vppo", "--task", "hopper", "--environments", "7"), "--ppo.environments 6 or 8 can"),
         (("iteration", "--task", "hopper", "--preset", "desktop"), "unknown preset 'desktop'"),

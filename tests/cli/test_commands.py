@@ -79,7 +79,7 @@ def test_doctor_shows_the_machine_and_that_the_engines_agree() -> None:
         (["demo", "--minutes", "many"], "many"),
         (["demo", "--task", "hoper"], "Did you mean 'hopper'?"),
         (["doctor", "--task", "cheetah"], "Did you mean 'halfcheetah'?"),
-        (["doctor", "--threads", "0"], "threads must be a whole number of at least 1, got 0"),
+        (["doctor", "--threads", "0"], "threads must be an integer of at least 1, got 0"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(arguments: list[str], words: str, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_impossible_clusters_are_refused_before_training(
     assert f"no Ray cluster at 127.0.0.1:{port}" in refused(Cluster(f"127.0.0.1:{port}"))
     assert "HOST:PORT or auto, got 'nowhere'" in refused(Cluster("nowhere"))
     assert "4 workers for 3 shares" in refused(Cluster(cluster.address, 4))
-    assert "--workers must be a whole number" in refused(Cluster(workers=0))
+    assert "--workers must be an integer" in refused(Cluster(workers=0))
     assert "--cluster ray" in refused(Cluster(workers=2), cluster="none")
     with pytest.raises(InputError, match="distributes simulations, and sphere has none"):
         ppga.train("sphere", CONFIG, budget=ppga.Budget(iterations=1))

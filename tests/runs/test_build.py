@@ -20,9 +20,9 @@ CONFIG = replace(SPHERE, objective=ppga.PPGAConfig().objective)
     ("changes", "message"),
     [
         ({"seed": -1}, "--seed must lie"),
-        ({"branches": 1}, "--branches must be a whole number of at least 2, got 1"),
+        ({"branches": 1}, "--branches must be an integer of at least 2, got 1"),
         ({"branches": 2.5}, "branches: expected int, got 2.5"),
-        ({"evaluation.episodes": 0}, "--evaluation.episodes must be a whole number"),
+        ({"evaluation.episodes": 0}, "--evaluation.episodes must be an integer"),
         ({"strategy.sigma0": 0.0}, "sigma0 must be a positive"),
         (
             {"ppo.environments": 100},

@@ -228,7 +228,7 @@ def test_bad_numbers_of_episodes(episodes: Any) -> None:
         (StochasticEvaluationConfig(episodes), "evaluation"),
         (ConfirmationConfig(episodes), "confirm"),
     ):
-        with pytest.raises(InputError, match=rf"{name}\.episodes must be a whole number of at least 1"):
+        with pytest.raises(InputError, match=rf"{name}\.episodes must be an integer of at least 1"):
             section.check()
     EvaluationConfig().check()
 
@@ -238,7 +238,7 @@ def test_bad_numbers_of_episodes(episodes: Any) -> None:
     [
         ({"max_measure_std": -0.1}, r"--confirm\.max-measure-std must lie in \[0, inf\]"),
         ({"max_measure_std": np.nan}, r"--confirm\.max-measure-std must lie in"),
-        ({"recheck": -1}, r"--confirm\.recheck must be a whole number of at least 0"),
+        ({"recheck": -1}, r"--confirm\.recheck must be an integer of at least 0"),
         ({"recheck": MOST_POLICIES + 1}, r"--confirm\.recheck must be at most "),
     ],
 )

@@ -197,7 +197,7 @@ def test_bad_legs(name: str) -> None:
     LegConfig().check()
     changes: dict[str, Any] = {name: -1}
     with pytest.raises(
-        InputError, match=rf"--legs\.{name.replace('_', '-')} must be a whole number of at least 0, got -1"
+        InputError, match=rf"--legs\.{name.replace('_', '-')} must be an integer of at least 0, got -1"
     ):
         replace(LegConfig(), **changes).check()
 
@@ -359,13 +359,13 @@ def test_walks_of_ppga_follow_the_reward_in_the_first_phase() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"updates": 0}, r"--phases\.updates must be a whole number of at least 1, got 0"),
+        ({"updates": 0}, r"--phases\.updates must be an integer of at least 1, got 0"),
         (
             {"first_iterations": -1},
-            r"--phases\.first-iterations must be a whole number of at least 0, got -1",
+            r"--phases\.first-iterations must be an integer of at least 0, got -1",
         ),
-        ({"every": -2}, r"--phases\.every must be a whole number of at least 0, got -2"),
-        ({"iterations": -1}, r"--phases\.iterations must be a whole number of at least 0, got -1"),
+        ({"every": -2}, r"--phases\.every must be an integer of at least 0, got -2"),
+        ({"iterations": -1}, r"--phases\.iterations must be an integer of at least 0, got -1"),
     ],
 )
 def test_bad_phases(changes: dict[str, Any], message: str) -> None:

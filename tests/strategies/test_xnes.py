@@ -136,8 +136,8 @@ def test_works_in_stock_pyribs_emitters() -> None:
     [
         ({"sigma0": 0.0}, "sigma0 must be a positive number, got 0.0"),
         ({"sigma0": np.inf}, "sigma0 must be a positive number, got inf"),
-        ({"solution_dim": 0}, "solution_dim must be a whole number of at least 1, got 0"),
-        ({"batch_size": -2}, "batch_size must be a whole number of at least 1, got -2"),
+        ({"solution_dim": 0}, "solution_dim must be an integer of at least 1, got 0"),
+        ({"batch_size": -2}, "batch_size must be an integer of at least 1, got -2"),
         ({"upper_bounds": 1.0}, "without bounds"),
     ],
 )

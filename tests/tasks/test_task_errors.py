@@ -30,14 +30,14 @@ from helpers.tasks import shared_task
         ({"physics": "mujocco"}, "unknown physics 'mujocco'. Did you mean 'mujoco'? Possible: mujoco, mjx."),
         ({"integrator": "rk4"}, "unknown integrator 'rk4'. Possible: fast, gymnasium."),
         ({"physics": "mjx", "impl": "wrap"}, "unknown MJX implementation 'wrap'. Did you mean 'warp'?"),
-        ({"episode_length": 0}, "episode_length must be a whole number of at least 1, got 0"),
-        ({"episode_length": 2.5}, "episode_length must be a whole number of at least 1, got 2.5"),
+        ({"episode_length": 0}, "episode_length must be an integer of at least 1, got 0"),
+        ({"episode_length": 2.5}, "episode_length must be an integer of at least 1, got 2.5"),
         pytest.param(
             {"physics": "mjx", "impl": "warp"},
             "pip install 'mujoco-mjx[warp]'",
             marks=pytest.mark.skipif(installed("warp"), reason="warp is installed"),
         ),
-        ({"threads": -1}, "threads must be a whole number of at least 1, got -1"),
+        ({"threads": -1}, "threads must be an integer of at least 1, got -1"),
     ],
 )
 def test_wrong_options_of_make_task(options: dict[str, object], message: str) -> None:
@@ -128,9 +128,9 @@ def test_an_action_of_the_wrong_shape(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("n", [0, -3])
 def test_no_environments(n: int) -> None:
     task = shared_task("hopper")
-    with pytest.raises(ValueError, match="number of environments must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="number of environments must be an integer of at least 1"):
         evaluate(task, lambda *_: jnp.zeros((n, 3)), jax.random.key(0), n)
-    with pytest.raises(ValueError, match="steps must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match="steps must be an integer of at least 1"):
         record(task, lambda *_: jnp.zeros((1, 3)), jax.random.key(0), 1, n)
 
 

@@ -172,11 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _number(query: dict[str, str], name: str) -> int:
-    """A whole number in a query; raises an InputError if it is missing or is none."""
+    """An integer in a query; raises an InputError if it is missing or is none."""
     try:
         return int(query[name])
     except (KeyError, ValueError):
-        raise InputError(f"{name} must be a whole number, got {query.get(name)!r}.") from None
+        raise InputError(f"{name} must be an integer, got {query.get(name)!r}.") from None
 
 
 class PageServer(ThreadingHTTPServer):

@@ -128,7 +128,7 @@ class Viewer:
         slot = check_slot(request.get("slot"))
         cell, start = request.get("cell"), request.get("start", 0)
         if not isinstance(cell, int | None) or not isinstance(start, int) or not 0 <= start < 2**31:
-            raise InputError(f"cell and start must be whole numbers, got {cell!r} and {start!r}.")
+            raise InputError(f"cell and start must be integers, got {cell!r} and {start!r}.")
         self.ready()
         with self._playing:  # one request at a time, in order
             if cell is None:

@@ -232,7 +232,7 @@ def walk(config: PPGAConfig, mean: list[float], iteration: int = 1) -> tuple[lis
     walks: list[Any] = []
     algorithm = started(config, Recorded(walks=walks))
     algorithm.iteration, algorithm.strategy.mean = iteration, np.array(mean)
-    algorithm.move(np.zeros((1, 20), np.float32))
+    algorithm.step_search_policy(np.zeros((1, 20), np.float32))
     np.testing.assert_array_equal(algorithm.strategy.mean, mean)
     ((weights, updates),) = walks
     return weights, updates
@@ -270,7 +270,7 @@ def test_recombination_moves_the_search_point_to_the_mean_of_the_best_branches()
     algorithm = started(replace(CONFIG, step="recombination"))
     algorithm.iteration = 1
     branches = np.random.default_rng(0).normal(size=(12, 20)).astype(np.float32)
-    state, _ = algorithm.move(branches)
+    state, _ = algorithm.step_search_policy(branches)
     np.testing.assert_allclose(algorithm.problem.solution(state), recombined_mean(branches))
 
 

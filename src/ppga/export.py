@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppga.archives import Archive, load_archive
-from ppga.archives.files import ARCHIVED, CORRECTED, WHICH, find_archive
+from ppga.archives.files import (
+    ARCHIVE_FILE,
+    ARCHIVED,
+    CORRECTED,
+    CORRECTED_FILE,
+    EVALUATION_FILE,
+    WHICH,
+    find_archive,
+)  # fmt: skip
 from ppga.errors import InputError, check_choice, import_extra
 from ppga.policies.network import Network
 from ppga.storage import NumpyArray, replacing
@@ -70,12 +78,12 @@ def choose_archive(run: Path, which: str | None = None) -> Path:
     if which is not None:
         check_choice("archive", which, WHICH)
     file = find_archive(run)
-    if file.name != "archive.safetensors" or which == ARCHIVED:
+    if file.name != ARCHIVE_FILE or which == ARCHIVED:
         variant = which_of(load_archive(file, mapped=True))
         if which not in (None, variant):
             raise InputError(f"{file} is the {variant} archive, not the {which} one.")
         return file
-    corrected = file.with_name("corrected.safetensors")
+    corrected = file.with_name(CORRECTED_FILE)
     if not corrected.is_file():
         if which == CORRECTED:
             raise InputError(
@@ -130,13 +138,13 @@ def _origin(source: Path) -> dict[str, Any]:
         `run` (settings, budget, preset, machine and counters) if it is in a run's folder, and `evaluation`
         (metrics) if it is a corrected archive.
     """
-    from ppga.analysis.corrected import read_figures
+    from ppga.analysis.corrected import read_evaluation
     from ppga.runs.folder import RunFolder, read_metrics
 
     origin: dict[str, Any] = {}
-    figures, folder = source.with_name("evaluation.json"), RunFolder(source.parent.parent)
-    if source.name == "corrected.safetensors" and figures.is_file():
-        origin["evaluation"] = read_figures(figures)
+    evaluation, folder = source.with_name(EVALUATION_FILE), RunFolder(source.parent.parent)
+    if source.name == CORRECTED_FILE and evaluation.is_file():
+        origin["evaluation"] = read_evaluation(evaluation)
     if source.parent == folder.archive.parent and folder.config.is_file():
         content = folder.content()
         lines = list(read_metrics(folder.metrics)) if folder.metrics.is_file() else []

@@ -110,7 +110,7 @@ def test_the_corrected_archive_of_deterministic_policies_is_the_archive(task: Sa
     np.testing.assert_allclose(evaluation.objective_std, 0, atol=1e-3)
     np.testing.assert_allclose(evaluation.drift, 0, atol=1e-5)
     assert reports[-1] == (len(archive), len(archive))
-    figures = corrected.figures(evaluation)
+    figures = corrected.evaluation_metrics(evaluation)
     assert figures["reproducibility"] == 1
     assert figures["coverage"] == archive.coverage
     assert figures["qd_score"] == pytest.approx(archive.qd_score, rel=1e-3)
@@ -137,7 +137,7 @@ def test_of_policies_that_land_in_one_cell_the_best_remains(task: Same, archive:
         evaluation.corrected.elites["objective"], archive.elites["objective"], rtol=1e-3
     )
     assert len(evaluation.index) == len(archive) + 1
-    assert corrected.figures(evaluation)["objective_loss_median"] == pytest.approx(1000, rel=1e-3)
+    assert corrected.evaluation_metrics(evaluation)["objective_loss_median"] == pytest.approx(1000, rel=1e-3)
     table = evaluation.to_pandas()
     assert len(table) == len(archive) + 1
     assert (table["drift"] > 0.1).any()

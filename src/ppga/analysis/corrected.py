@@ -14,7 +14,7 @@ import numpy as np
 from ppga import machine
 from ppga.analysis import metrics
 from ppga.archives import Archive
-from ppga.archives.files import best_of_each
+from ppga.archives.files import CORRECTED_FILE, EVALUATION_FILE, best_of_each
 from ppga.errors import InputError, check_count
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy
@@ -256,13 +256,13 @@ def save(evaluation: Evaluation, folder: Path) -> None:
         evaluation: what to write.
         folder: an archive's folder.
     """
-    evaluation.corrected.save(folder / "corrected.safetensors")
+    evaluation.corrected.save(folder / CORRECTED_FILE)
     write_text(folder / "evaluation.csv", evaluation.to_pandas().to_csv(index=False))
-    write_json(folder / "evaluation.json", figures(evaluation))
+    write_json(folder / EVALUATION_FILE, evaluation_metrics(evaluation))
     (folder / PARTIAL).unlink(missing_ok=True)
 
 
-def figures(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, Any]:
     """Metrics of the corrected archive, and of how well elites reproduce their archived scores."""
     archive = evaluation.corrected
     objective = archive.elites["objective"]
@@ -291,8 +291,8 @@ def figures(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def read_figures(file: Path) -> dict[str, Any]:
-    """The metrics in an evaluation.json; an InputError if they are not valid."""
+def read_evaluation(file: Path) -> dict[str, Any]:
+    """The metrics in a file that `save` has written; an InputError if they are not valid."""
     content = read_json(file)
     if not isinstance(content, dict):
         raise InputError(f"{file} does not hold the metrics of an evaluation.")

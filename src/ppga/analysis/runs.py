@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ppga.algorithms.base import AlgorithmConfig
 from ppga.algorithms.registry import config_to_json
 from ppga.analysis import metrics
-from ppga.analysis.corrected import read_figures
+from ppga.analysis.corrected import read_evaluation
 from ppga.archives import Archive, load_archive
+from ppga.archives.files import ARCHIVE_FILE, CORRECTED_FILE, EVALUATION_FILE
 from ppga.archives.included import find_included
 from ppga.errors import InputError
 from ppga.limits import MOST_CELLS
@@ -19,8 +20,6 @@ from ppga.storage import is_number
 if TYPE_CHECKING:
     import pandas
 
-ARCHIVED, CORRECTED = "archive.safetensors", "corrected.safetensors"
-"""Names of the archives' files in a run's folder."""
 VARIANTS = {"strategy.kind": "xnes", "step": "walk"}
 """Settings whose value is part of a run's name, unless it is the one that PPGA is published with."""
 
@@ -115,11 +114,11 @@ def read_run(path: str | Path) -> Run:
     parent = folder.archive.parent
     archives = {
         name: load_archive(parent / name, mapped=True) if (parent / name).is_file() else None
-        for name in (ARCHIVED, CORRECTED)
+        for name in (ARCHIVE_FILE, CORRECTED_FILE)
     }
-    figures = parent / "evaluation.json"
-    evaluation = read_figures(figures) if figures.is_file() else None
-    archive, corrected = archives[ARCHIVED], archives[CORRECTED]
+    file = parent / EVALUATION_FILE
+    evaluation = read_evaluation(file) if file.is_file() else None
+    archive, corrected = archives[ARCHIVE_FILE], archives[CORRECTED_FILE]
     iterations = {each.description.get("iteration") for each in (archive, corrected) if each}
     if len(iterations) > 1:  # the run has continued since the evaluation
         corrected = evaluation = None

@@ -21,11 +21,15 @@ from ppga.errors import InputError
 from ppga.storage import read_tensors
 
 __all__ = [
-    "ARCHIVED", "CORRECTED", "FORMAT", "HALF_PRECISION", "MAIN_FIELDS", "PLACES", "SINGLE_PRECISION", "WHICH",
-    "Agent", "Archive", "Cell", "best_of_each", "check_shape", "find_archive", "load_archive", "pretrained",
+    "ARCHIVED", "ARCHIVE_FILE", "CORRECTED", "CORRECTED_FILE", "EVALUATION_FILE", "FORMAT", "HALF_PRECISION",
+    "MAIN_FIELDS", "PLACES", "SINGLE_PRECISION", "WHICH", "Agent", "Archive", "Cell", "best_of_each",
+    "check_shape", "find_archive", "load_archive", "pretrained",
 ]  # fmt: skip
 
-PLACES = ("archive/archive.safetensors", "archive.safetensors")
+ARCHIVE_FILE, CORRECTED_FILE = "archive.safetensors", "corrected.safetensors"
+EVALUATION_FILE = "evaluation.json"
+"""Metrics of the corrected archive, beside it."""
+PLACES = (f"archive/{ARCHIVE_FILE}", ARCHIVE_FILE)
 """Where a folder may hold an archive: that of a run, or the archive's own."""
 ARCHIVED, CORRECTED = WHICH = ("archived", "corrected")
 """The archives of a run: as trained, and as re-evaluated by `ppga evaluate`."""

@@ -20,12 +20,12 @@ def evaluate(
     output: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
     task: TaskFile = None,
 ) -> None:
-    """Re-evaluate all elites of an archive, and put each into the cell where it lands: the corrected archive.
+    """Re-evaluate all elites and move each to the cell of its mean measures: the corrected archive.
 
     Example: ppga evaluate runs/walker --episodes 20
 
     Writes corrected.safetensors (the corrected archive), evaluation.csv (a table of all elites) and
-    evaluation.json (the figures) beside the archive. The same command resumes an interrupted evaluation.
+    evaluation.json (the metrics) beside the archive. The same command resumes an interrupted evaluation.
 
     Args:
         run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
@@ -60,20 +60,20 @@ def evaluate(
         raise InputError("the physics diverged in an episode of every elite: the corrected archive is empty.")
     with writing(folder):
         corrected.save(evaluation, folder)
-    figures = corrected.figures(evaluation)
-    table = Table(box=SIMPLE, caption=f"QD offset {figures['qd_offset']:g}; engine {figures['physics']}")
+    metrics = corrected.evaluation_metrics(evaluation)
+    table = Table(box=SIMPLE, caption=f"QD offset {metrics['qd_offset']:g}; engine {metrics['physics']}")
     for heading in ("", "archived", f"corrected, {episodes} episodes"):
         table.add_column(heading, justify="left" if not heading else "right")
     objective = archive.elites["objective"]
-    table.add_row("QD-score", f"{archive.qd_score:,.0f}", f"{figures['qd_score']:,.0f}")
-    table.add_row("coverage", f"{archive.coverage:.1%}", f"{figures['coverage']:.1%}")
-    table.add_row("best", f"{objective.max():,.0f}", f"{figures['best']:,.0f}")
-    table.add_row("mean", f"{objective.mean():,.0f}", f"{figures['mean']:,.0f}")
+    table.add_row("QD-score", f"{archive.qd_score:,.0f}", f"{metrics['qd_score']:,.0f}")
+    table.add_row("coverage", f"{archive.coverage:.1%}", f"{metrics['coverage']:.1%}")
+    table.add_row("best", f"{objective.max():,.0f}", f"{metrics['best']:,.0f}")
+    table.add_row("mean", f"{objective.mean():,.0f}", f"{metrics['mean']:,.0f}")
     console.print(table)
     console.print(
-        f"{figures['reproducibility']:.0%} of the elites land in their own cell. The median elite drifts by "
-        f"{figures['drift_median']:.3f} of the measures' ranges and loses "
-        f"{figures['objective_loss_median']:,.0f} of its objective.",
+        f"{metrics['reproducibility']:.0%} of the elites land in their own cell. The median elite drifts by "
+        f"{metrics['drift_median']:.3f} of the measures' ranges and loses "
+        f"{metrics['objective_loss_median']:,.0f} of its objective.",
         highlight=False,
         soft_wrap=True,
     )

@@ -23,6 +23,7 @@ from typing import Any
 from ppga import machine
 from ppga.algorithms.base import AlgorithmConfig
 from ppga.algorithms.registry import config_from_json, config_to_json
+from ppga.archives.files import ARCHIVE_FILE
 from ppga.config import Budget, from_json, to_json
 from ppga.errors import InputError
 from ppga.storage import (
@@ -82,7 +83,7 @@ class RunFolder:
     @property
     def archive(self) -> Path:
         """File of the archive."""
-        return self.path / "archive" / "archive.safetensors"
+        return self.path / "archive" / ARCHIVE_FILE
 
     @property
     def heatmap(self) -> Path:

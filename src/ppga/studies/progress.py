@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ppga.analysis.corrected import read_figures
+from ppga.analysis.corrected import read_evaluation
+from ppga.archives.files import EVALUATION_FILE
 from ppga.errors import InputError
 from ppga.runs.build import make_algorithm
 from ppga.runs.estimate import estimate
@@ -21,11 +22,11 @@ def is_finished(run: StudyRun, study: Study) -> bool:
     last = last_metrics(run.folder) if files.config.exists() else None
     if last is None:
         return False
-    corrected = files.archive.parent / "evaluation.json"
+    corrected = files.archive.parent / EVALUATION_FILE
     up_to_date = (
         corrected.exists()
         and corrected.stat().st_mtime >= files.archive.stat().st_mtime
-        and read_figures(corrected).get("episodes") == study.episodes
+        and read_evaluation(corrected).get("episodes") == study.episodes
     )
     complete = up_to_date or not study.corrects(run) or not last["elites"]
     return _budget_share(run, study, last) >= 1 and complete

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ppga.archives import Archive, load_archive
-from ppga.archives.files import ARCHIVED, CORRECTED, PLACES
+from ppga.archives.files import ARCHIVED, CORRECTED, CORRECTED_FILE, PLACES
 from ppga.archives.included import find_included
 from ppga.errors import error_text
 from ppga.runs.folder import RunFolder, check_line, read_lines
@@ -71,7 +71,7 @@ class Source:
             return self.path if which == ARCHIVED else None
         for place in PLACES:
             file = self.path / place
-            file = file if which == ARCHIVED else file.with_name("corrected.safetensors")
+            file = file if which == ARCHIVED else file.with_name(CORRECTED_FILE)
             if file.is_file():
                 return file
         return None

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ppga.analysis.corrected import task_of
 from ppga.archives import Archive
-from ppga.archives.files import ARCHIVED, CORRECTED, WHICH
+from ppga.archives.files import ARCHIVE_FILE, ARCHIVED, CORRECTED, WHICH
 from ppga.errors import InputError, error_text
 from ppga.policies.network import Network
 from ppga.rendering import Renderer
@@ -202,7 +202,7 @@ class Viewer:
         """The file of an archive with the elite on a lane alone."""
         episode, _ = self._on_lane(slot)
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "archive.safetensors"
+            file = Path(folder) / ARCHIVE_FILE
             episode.archive.save(file)
             return file.read_bytes()
 
@@ -231,10 +231,10 @@ class Viewer:
         return snapshot.archive
 
     def _on_lane(self, slot: int) -> tuple[Episode, Stage]:
-        """The episode on a lane and the stage; raises an InputError if the lane is empty."""
+        """The episode on a lane and the stage; raises an InputError if there is none."""
         episode = self.stage.episode(check_slot(slot)) if self.stage else None
         if episode is None or self.stage is None:
-            raise InputError(f"lane {slot} is empty.")
+            raise InputError(f"there is no robot at position {slot}.")
         return episode, self.stage
 
     def _shown(self, slot: int) -> dict[str, Any] | None:

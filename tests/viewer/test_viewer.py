@@ -417,8 +417,8 @@ def test_a_click_plays_the_elite(server: PageServer) -> None:
     post(server, "/api/remove", {"slot": 1})
     for path, request, message in (
         ("/api/play", {"slot": 0, "cell": 5}, "cell 5 is empty"),
-        ("/api/play", {"slot": 2, "cell": 44}, "lane's number from 0 to 1"),
-        ("/api/play", {"slot": 0, "cell": "x"}, "whole numbers"),
+        ("/api/play", {"slot": 2, "cell": 44}, "position of a robot, 0 to 1"),
+        ("/api/play", {"slot": 0, "cell": "x"}, "must be integers"),
         ("/api/play", {"slot": 0, "cell": 44, "which": "corrected"}, "ppga evaluate"),
         ("/api/play", {"slot": 0, "cell": 44, "which": "secret"}, "which must be archived or corrected"),
         ("/api/clock", {"speed": 1000}, "speed must lie"),
@@ -729,10 +729,27 @@ def test_a_click_on_a_cell_plays_its_elite(browser: Any, server: PageServer) -> 
     now = text(browser, "clock")
     assert stands_still(browser)
     assert text(browser, "clock") == now
-    press(browser, "#restart")
+    press(browser, "#rewind")
     press(browser, ".card .remove")
     until(lambda: not card(browser, 1), "the second robot gone")
     assert errors(browser) == []
+
+
+def test_space_plays_the_focused_cell_and_pauses_elsewhere(browser: Any, server: PageServer) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    visit(browser, server)
+    until(lambda: text(browser, "playing") == "pause", "a clock that runs")
+    until(lambda: browser.find_elements("css selector", '.cell[data-cell="11"]'), "cells of the heatmap")
+    browser.execute_script("document.querySelector('.cell[data-cell=\"11\"]').focus()")
+    ActionChains(browser).send_keys(Keys.SPACE).perform()
+    until(lambda: "cell 11" in card(browser, 0), "the card of the cell")
+    assert text(browser, "playing") == "pause"
+    browser.execute_script("document.activeElement.blur()")
+    ActionChains(browser).send_keys(Keys.SPACE).perform()
+    until(lambda: text(browser, "playing") == "play", "a pause")
+    ActionChains(browser).send_keys(Keys.SPACE).perform()
+    until(lambda: text(browser, "playing") == "pause", "a clock that runs again")
 
 
 def test_no_other_page_can_connect_to_the_stage(browser: Any, server: PageServer) -> None:

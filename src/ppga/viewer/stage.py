@@ -340,5 +340,5 @@ def obstacles_size(model: mujoco.MjModel) -> NumpyArray:
 def check_slot(slot: Any) -> int:
     """Return the number of a lane, or raise an InputError."""
     if not isinstance(slot, int) or not 0 <= slot < SLOTS:
-        raise InputError(f"slot must be a lane's number from 0 to {SLOTS - 1}, got {slot!r}.")
+        raise InputError(f"slot must be the position of a robot, 0 to {SLOTS - 1}, got {slot!r}.")
     return slot

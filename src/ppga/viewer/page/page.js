@@ -292,7 +292,7 @@ function card(shown, slot) {
   article.dataset.slot = slot;
   const title = document.createElement("h2"), button = document.createElement("button");
   title.append(`cell ${shown.cell}${shown.which === "corrected" ? " (corrected)" : ""}`);
-  button.textContent = slot ? "remove" : "pin to compare";
+  button.textContent = slot ? "close" : "compare";
   button.className = slot ? "remove" : "pin";
   button.addEventListener("click", () => slot ? enqueue(1, "/api/remove", { slot }) : enqueue(1, "/api/pin", {}));
   title.append(button);
@@ -305,7 +305,7 @@ function card(shown, slot) {
     });
     return row;
   };
-  addRow("", "archived", "this episode");
+  addRow("", "in archive", "this episode");
   addRow("reward", number(shown.archived.objective), number(shown.episode.objective)).className = "objective";
   shown.measures.forEach((measure, axis) => {
     addRow(measure, number(shown.archived.measures[axis], 3), number(shown.episode.measures[axis], 3));
@@ -414,7 +414,7 @@ function update(status) {
 
 function showWaiting() { // in place of the robots
   if (!$("waiting")) return;
-  const text = page.cells?.index.length ? "preparing the view …" : "waiting for the first elites …";
+  const text = page.cells?.index.length ? "loading the 3D view …" : "waiting for the first elites …";
   $("waiting").textContent = page.status.problem ?? text;
 }
 
@@ -447,7 +447,12 @@ async function openStage(port) {
 // Listeners of the heatmap, not of its cells, which may be redrawn between pressing and releasing a button.
 $("map").addEventListener("pointerdown", (event) => { if (event.button === 0) playAt(event.target); });
 $("map").addEventListener("click", (event) => { if (!event.detail) playAt(event.target); }); // without a pointer
-$("map").addEventListener("keydown", (event) => { if (event.key === "Enter") playAt(event.target); });
+$("map").addEventListener("keydown", (event) => {
+  if (!["Enter", " "].includes(event.key) || !event.target.closest(".cell.filled")) return;
+  event.preventDefault(); // Space scrolls
+  event.stopPropagation(); // and pauses elsewhere
+  playAt(event.target);
+});
 $("which").addEventListener("change", () => { page.which = $("which").value; readCells(); });
 $("trajectory").addEventListener("change", () => readCells());
 for (const name of ["across", "up"]) {
@@ -460,7 +465,7 @@ for (const name of ["across", "up"]) {
   });
 }
 $("playing").addEventListener("click", () => setClock({ playing: !page.status.playing }));
-$("restart").addEventListener("click", () => setClock({ time: 0, playing: true }));
+$("rewind").addEventListener("click", () => setClock({ time: 0, playing: true }));
 $("speed").addEventListener("change", () => { setClock({ speed: Number($("speed").value) }); $("speed").blur(); });
 $("follow").addEventListener("change", () => setClock({ follow: $("follow").checked }));
 $("start").addEventListener("change", () => {
@@ -490,6 +495,6 @@ start().catch((error) => showProblem("archive", error.message)).finally(() => {
     showProblem("connection", null);
     update(JSON.parse(event.data));
   };
-  events.onerror = () => showProblem("connection", "The viewer has ended or cannot be reached; waiting for it.");
+  events.onerror = () => showProblem("connection", "Connection to the viewer lost; reconnecting.");
   requestAnimationFrame(tick);
 });

@@ -46,7 +46,7 @@ def test_a_task_in_a_file_is_registered_when_the_file_is_named(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "argument", "message"),
     [
-        (SLIDER, "robot.py", "which task of .*robot.py"),
+        (SLIDER, "robot.py", "robot.py may contain several tasks; use"),
         (SLIDER, "robot.py:Glider", "has no 'Glider'. Its tasks: Slider"),
         (SLIDER, "other.py:Slider", "there is no file"),
         ("import nothing_like_it", "robot.py:Slider", "robot.py, line 1: ModuleNotFoundError"),

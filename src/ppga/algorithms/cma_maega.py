@@ -67,7 +67,7 @@ class CMAMAEGAConfig(AlgorithmConfig):
             branches, and TD3's greedy actor.
         sigma0: initial step size of CMA-ES over the gradient coefficients.
         es: estimate of the measures' gradients.
-        critic_steps: gradient steps of the critics and their greedy actor in an iteration.
+        critic_steps: gradient steps of the critics and their greedy actor per iteration.
         td3: the learner of the reward's gradient.
     """
 

@@ -33,7 +33,7 @@ class PGAMEConfig(MAPElitesConfig):
     Attributes:
         gradient_share: fraction of the offspring made by policy gradients, at least the greedy actor;
             iso+line makes the rest.
-        critic_steps: gradient steps of the critics and their greedy actors in an iteration.
+        critic_steps: gradient steps of the critics and their greedy actors per iteration.
         policy_steps: gradient steps of each policy that policy gradients vary.
         td3: the learner of the critics.
     """

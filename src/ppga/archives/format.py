@@ -68,7 +68,7 @@ def check_archive(archive: "Archive", file: Path) -> None:
         raise InputError(f"{file} is not a complete archive: it has no {', '.join(sorted(missing))}.")
     flat = [name for name, values in elites.items() if not values.ndim]
     if flat:
-        raise InputError(f"{file}: {flat[0]} is not a column of an archive.")
+        raise InputError(f"{file}: {flat[0]} has no axis of elites.")
     index = elites["index"]
     n = len(index)
     for name, values in elites.items():

@@ -15,19 +15,19 @@ from ppga.version import __version__
 GROUPS = {
     "Train": {
         "train": "train an archive of many good and different policies",
-        "demo": "train for five minutes, and show how differently the elites walk",
+        "demo": "train for five minutes and show the gaits of the elites",
         "study": "compare algorithms over tasks and seeds",
         "reproduce": "run the experiments of the paper",
     },
     "Inspect": {
         "view": "show an archive in the browser: click a cell, and watch its elite walk",
         "report": "write a page about runs: curves, heatmaps, gaits, and tables over seeds",
-        "evaluate": "re-evaluate all elites of an archive: the corrected archive",
+        "evaluate": "re-evaluate all elites and write the corrected archive",
         "compare": "compare two archives cell by cell",
     },
     "Use": {
         "export": "write policies as ONNX or NumPy files, or a smaller archive",
-        "adapt": "damage the robot, and find an elite that still works within a few trials",
+        "adapt": "find, in a few trials, an elite that works on a damaged robot",
     },
     "Information": {
         "tasks": "list the tasks",

@@ -25,7 +25,7 @@ def adapt(
     output: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("adaptation.png"),
     task: TaskFile = None,
 ) -> None:
-    """Damage the robot, and find an elite that still works within a few trials.
+    """Find, in a few trials, an elite that works on a damaged robot.
 
     Example: ppga adapt runs/walker --damage weak:foot_joint:0.2 friction:0.5
 
@@ -38,9 +38,9 @@ def adapt(
         damage: lock:JOINT, weak:JOINT:FACTOR, mass:BODY:FACTOR or friction:FACTOR; several may be given.
         trials: maximum number of trials, one episode each.
         episodes: episodes of every elite on the damaged robot: the trial, and others that score the result.
-        sets: number of repetitions in different episodes; the figures are means over them.
+        sets: number of repetitions in different episodes; results are means over them.
         seed: seed of the initial states of the first set; each further set uses the next seed.
-        output: picture of reward over trials; the figures are written beside it as JSON.
+        output: picture of reward over trials; the results are written beside it as JSON.
         task: the task, if it is in a file of yours.
     """
     check_count("--trials", trials)
@@ -98,7 +98,7 @@ def _trials(recovery: "Recovery", episodes: int) -> Table:
     """A row for each trial; means for several sets."""
     sets = len(recovery.adaptations)
     scored = f"mean of {episodes - 1} other episodes" if episodes > 1 else "of the trial itself"
-    over = "" if sets == 1 else f"; all figures are means over {sets} sets"
+    over = "" if sets == 1 else f"; all results are means over {sets} sets"
     table = Table(box=SIMPLE, caption=f"chosen, random: {scored}{over}")
     for heading in ("trial", "cell" if sets == 1 else "sets", "reward", "chosen", "random"):
         table.add_column(heading, justify="right")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import docstring_parser
 import tyro
 from rich.console import Console
 
@@ -23,6 +24,8 @@ console = Console(markup=False, emoji=False)
 Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
 """A run's folder, an archive's folder, an archive's file, or pretrained:NAME."""
 TaskFile = Annotated[str | None, tyro.conf.arg(metavar="FILE.py:NAME")]
+PLAIN_HELP = (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+"""A switch, off by default, is one option, and None is no value that can be given."""
 
 
 def command(function: Callable[..., None]) -> Callable[[list[str]], None]:
@@ -39,19 +42,38 @@ def _parse(function: Callable[..., None], words: list[str]) -> Callable[[], None
     program = f"ppga {function.__name__}"
     _check_options(function, words)
 
-    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Callable[[], None]:
         return functools.partial(function, *args, **kwargs)
 
+    call.__doc__, call.__annotations__ = function.__doc__, _with_help(function)
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            parsed: Callable[[], None] = tyro.cli(call, prog=program, args=words)
+            parsed: Callable[[], None] = tyro.cli(call, prog=program, args=words, config=PLAIN_HELP)
     except SystemExit as end:
         if not end.code:
             raise
         raise InputError(f"{program}: {_content(errors.getvalue())} See {program} --help.") from None
     return parsed
+
+
+def _with_help(function: Callable[..., None]) -> dict[str, Any]:
+    """Annotations of a command's function, with help in the style of `ppga train`: defaults in brackets."""
+
+    def default_in_brackets(default: str) -> str:
+        return "" if default in ("", "None", "True", "False") else f"[{default}]"
+
+    texts = {
+        part.arg_name: part.description or ""
+        for part in docstring_parser.parse(function.__doc__ or "").params
+    }
+    annotations = typing.get_type_hints(function, include_extras=True)
+    for name in texts.keys() & annotations.keys():
+        text = " ".join(texts[name].split()).rstrip(".")
+        arg = tyro.conf.arg(help=text, help_behavior_hint=default_in_brackets)
+        annotations[name] = Annotated[annotations[name], arg]
+    return annotations
 
 
 def _check_options(function: Callable[..., None], words: Sequence[str]) -> None:
@@ -60,7 +82,7 @@ def _check_options(function: Callable[..., None], words: Sequence[str]) -> None:
     for name, parameter in inspect.signature(function).parameters.items():
         option = name.replace("_", "-")
         if not _is_positional(parameter.annotation):
-            known += [f"--{option}", f"--no-{option}"] if parameter.annotation is bool else [f"--{option}"]
+            known.append(f"--{option}")
     for word in words:
         if word.startswith("--"):
             check_choice(f"option of ppga {function.__name__}", word.partition("=")[0], known)

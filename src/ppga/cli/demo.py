@@ -1,4 +1,4 @@
-"""`ppga demo`: train an archive for a few minutes, and show how differently its elites walk."""
+"""`ppga demo`: train an archive for a few minutes and show the gaits of its elites."""
 
 from datetime import datetime
 from pathlib import Path
@@ -15,13 +15,13 @@ DIAGRAM_STEPS = 60
 
 
 def demo(task: str = "halfcheetah", minutes: float = 5.0, seed: int = 0, preset: str = "laptop") -> None:
-    """Train an archive for five minutes, and show how differently its elites walk.
+    """Train an archive for five minutes and show the gaits of its elites.
 
     Example: ppga demo --task walker2d --minutes 10
 
     Args:
         task: the task, see ppga tasks.
-        minutes: how long to train.
+        minutes: minutes of training.
         seed: seed of all randomness.
         preset: laptop, paper or smoke.
     """

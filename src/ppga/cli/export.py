@@ -23,7 +23,7 @@ def export(
     """Write policies for use elsewhere: one file each, including normalizer and action scaling; or a smaller
     archive with all of them.
 
-    Example: ppga export runs/walker --cell 27 44 --format onnx --output policies
+    Example: ppga export runs/walker --cell 27 --format onnx --output policies
 
     Example: ppga export runs/walker --format archive --small --output walker2d.safetensors
 
@@ -32,7 +32,7 @@ def export(
     Args:
         run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
         best: export the elite with the highest objective.
-        cell: export the elites of these cells.
+        cell: export the elites of these cells: numbers of cells, as the viewer shows them.
         all: export every elite; the default for --format archive.
         format: onnx (needs the extra `export`), npz, or archive.
         output: folder of the files, policies by default; for an archive its file, by default

@@ -1,4 +1,4 @@
-"""Standard output and error of a command, which goes on when nobody can read them any more."""
+"""Standard output and error of a command, which continues when they can no longer be written."""
 
 import contextlib
 import os

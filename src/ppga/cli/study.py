@@ -49,7 +49,7 @@ def study(
         env_steps: control steps of each run.
         evaluations: evaluated policies of each run.
         preset: settings of all runs: laptop, paper or smoke.
-        episodes: episodes that re-evaluate each elite for the corrected figures; 0 for none.
+        episodes: episodes that re-evaluate each elite for the metrics of the corrected archive; 0 for none.
         output: folder of the study: TASK/ALGORITHM-SEED, and report/.
         cluster: ray executes the runs on a Ray cluster, several at once; slurm writes a script for sbatch.
         address: of the Ray cluster, or auto; by default one is started on this machine.

@@ -25,7 +25,7 @@ def make_display(console: Console, quiet: bool = False) -> Display:
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
-    """Show the archive, its figures and the next commands; exit as a signal that ended the run demands."""
+    """Show the archive, its metrics and the next commands; exit as a signal that ended the run demands."""
     archive = outcome.archive
     name = archive.description["task"]["name"]
     argument = task_argument(name)

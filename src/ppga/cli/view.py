@@ -27,7 +27,7 @@ def view(
     host: str = "127.0.0.1",
     port: int = 8750,
     wait: bool = False,
-    browser: bool = True,
+    no_browser: bool = False,
     task: TaskFile = None,
 ) -> None:
     """Show an archive in the browser: click a cell, and watch its elite walk.
@@ -43,9 +43,9 @@ def view(
         run: a run's folder, an archive's folder, an archive's file, or pretrained:NAME.
         pretrained: name of an archive that is included with ppga.
         host: address to listen on; by default only this machine can connect.
-        port: port of the page, or the next free one. The robots are on a port after it.
+        port: port of the page, or the next free one; the 3D view uses the next free port.
         wait: wait for a folder that does not exist yet.
-        browser: open the page in a browser.
+        no_browser: open no browser.
         task: the task, if it is in a file of yours.
     """
     from ppga.archives.included import PREFIX
@@ -67,7 +67,8 @@ def view(
     console.print(f"{run} is at {server.address}    (Ctrl-C ends it)", highlight=False, soft_wrap=True)
     if not server.private:
         console.print(f"listening on {host}: everyone who can reach this machine can connect", style="yellow")
-    if browser and (sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ):
+    has_display = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    if has_display and not no_browser:
         webbrowser.open(server.address)
     _serve(server)
 
@@ -103,7 +104,7 @@ def _serve(server: "PageServer") -> None:
             thread.join(0.2)
             stage = server.viewer.stage
             if stage is not None and not port_shown and stage.port != server.port + 1:
-                console.print(f"the robots are on port {stage.port}", highlight=False)
+                console.print(f"the 3D view is on port {stage.port}", highlight=False)
             port_shown = stage is not None
     except KeyboardInterrupt:
         console.print("")

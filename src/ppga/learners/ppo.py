@@ -64,7 +64,7 @@ class PPOConfig:
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus.
         max_gradient_norm: gradients are scaled down to this norm.
-        target_kl: an agent's update ends when its KL divergence exceeds this; 0 for no limit.
+        target_kl: stop an agent's update when its KL divergence exceeds this; 0 for no limit.
         adaptive_learning_rate: lower an agent's learning rate while its updates end early, and raise it up to
             `learning_rate` while they do not.
         reset_optimizer: reset Adam's moments at the start of every learning phase.

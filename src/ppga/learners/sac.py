@@ -36,12 +36,12 @@ class SACConfig(ReplayConfig):
 
     Attributes:
         environments: environments of each agent.
-        steps: control steps in each environment in an iteration.
+        steps: control steps in each environment per iteration.
         chunk: control steps in each environment between two series of gradient steps; must divide `steps`.
         updates_per_step: gradient steps per control step of an agent.
         batch_size: transitions of a gradient step.
         buffer_size: transitions in each agent's replay buffer; the oldest ones are overwritten.
-        tau: share of the new parameters in an update of the target critics.
+        tau: Polyak coefficient of the target critics.
         learning_rates: range of Adam's learning rates, which are drawn log-uniformly for each agent.
         gammas: range of the discount factors, which are drawn uniformly for each agent.
         reward_scales: range of the factors of the reward, which are drawn log-uniformly for each agent.

@@ -34,7 +34,7 @@ class TD3Config(ReplayConfig):
     Attributes:
         batch_size: transitions of a gradient step.
         gamma: discount factor.
-        tau: share of the new parameters in an update of the target networks.
+        tau: Polyak coefficient of the target networks.
         target_noise: standard deviation of the noise on the target policy's actions, which lie in [-1, 1].
         target_noise_clip: largest absolute value of that noise.
         policy_delay: critic steps per step of the actor and of the target networks.

@@ -1,7 +1,8 @@
 """Checkpoints: the complete state of a run in a file, with a checksum beside it.
 
 `000120.safetensors` holds the arrays; `000120.json`, which is written after it, its SHA-256. A kill at any
-moment leaves earlier checkpoints intact, and a checkpoint without its checksum is ignored.
+moment leaves earlier checkpoints intact, and a checkpoint without its checksum is ignored. The arrays and
+their names come from `Algorithm.state`; docs/file-formats.md lists them.
 """
 
 import hashlib
@@ -104,7 +105,7 @@ def _load(data: Path) -> Checkpoint:
         raise InputError(f"{data.name} does not have the checksum that it was written with.")
     arrays, header = read_tensors(data)
     if not isinstance(header, dict) or header.get("iteration") != int(data.stem):
-        raise InputError(f"{data.name} does not say that it is of iteration {int(data.stem)}.")
+        raise InputError(f"{data.name}: its header names another iteration than {int(data.stem)}.")
     seconds = header.get("seconds")
     if not is_number(seconds) or seconds < 0:
         raise InputError(f"{data.name}: seconds must be a number of at least 0, got {seconds!r}.")

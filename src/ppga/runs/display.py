@@ -19,7 +19,7 @@ from ppga.archives.heatmaps import text as heatmap
 from ppga.storage import NumpyArray
 
 OUTPUT_ERRORS = (OSError, ValueError, SystemExit)
-"""Errors of printing when nobody reads: ValueError of a closed file, SystemExit of rich for a broken pipe."""
+"""Errors of printing: ValueError for a closed file, SystemExit of rich for a broken pipe."""
 LINE_SECONDS = 10.0
 """Least seconds between two plain lines."""
 

@@ -12,7 +12,7 @@ class NoiseConfig:
 
     Attributes:
         low_yield: new elites per branch below which the noise grows; above, it shrinks.
-        factor: factor by which the standard deviation changes in an iteration.
+        factor: factor by which the standard deviation changes per iteration.
         min_std: smallest standard deviation.
         max_std: largest standard deviation.
     """

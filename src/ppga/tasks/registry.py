@@ -89,8 +89,8 @@ def find(argument: str) -> str:
         return _register_maker(argument, _from_file(Path(file), attribute))
     if argument.endswith(".py"):
         raise InputError(
-            f"which task of {argument}? Use {argument}:NAME, where NAME is a class or a function that makes "
-            "the task."
+            f"{argument} may contain several tasks; use {argument}:NAME, where NAME is a class or a function "
+            "that makes the task."
         )
     check_choice("task", argument, names())
     try:

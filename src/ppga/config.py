@@ -299,9 +299,8 @@ def merged(config: Config, values: Any, prefix: str = "") -> Config:
         InputError: an unknown name or a value of the wrong type; the message names the field.
     """
     if not isinstance(values, Mapping):
-        raise InputError(
-            f"{prefix.rstrip('.') or 'settings'}: expected a mapping of setting names to values, got {values!r}."
-        )
+        section = prefix.rstrip(".") or "settings"
+        raise InputError(f"{section}: expected a mapping of setting names to values, got {values!r}.")
     hints = typing.get_type_hints(type(config))
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     changes = {}

@@ -23,7 +23,8 @@ class SoftArchiveConfig(ArchiveConfig):
     """The cells of the archive, and the thresholds of the soft archive that steers the search.
 
     Attributes:
-        alpha: archive learning rate: how far an entry moves the threshold of its cell; 1 keeps the best.
+        alpha: archive learning rate: an entry moves the threshold of its cell this far toward its objective;
+            1 keeps the best.
         threshold_min: threshold of an empty cell.
     """
 
@@ -44,7 +45,7 @@ class SoftArchiveConfig(ArchiveConfig):
 
 @dataclass(frozen=True)
 class SoftAddition:
-    """What adding n candidates to the soft archive gave.
+    """Result of adding n candidates to the soft archive.
 
     Attributes:
         improvement: (n,) objective minus the cell's threshold before the addition; NaN for candidates that

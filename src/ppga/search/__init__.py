@@ -13,6 +13,7 @@ from ppga.search.evaluation import (
 from ppga.search.health import search_warnings
 from ppga.search.noise import NoiseConfig, noise_factor
 from ppga.search.objective import ObjectiveConfig, walk_weights
+from ppga.search.recombination import ranked, recombined_mean
 from ppga.search.restarts import (
     LegConfig,
     LegSchedule,
@@ -20,7 +21,6 @@ from ppga.search.restarts import (
     RewardPhaseConfig,
     make_restart_rule,
 )
-from ppga.search.step import ranked, recombined_mean
 
 __all__ = [
     "Confirmation",

@@ -1,4 +1,4 @@
-"""Ranking of branches, and steps of the search policy that are not walks."""
+"""Ranking of branches, and recombination of the best of them, as in CMA-ES."""
 
 import numpy as np
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ppga.learners.ppo import Agent, ReturnStatistics
+from ppga.learners.agent import Agent, ReturnStatistics
 from ppga.learners.vppo import VPPO
 from ppga.physics import Array, Bodies
 from ppga.policies.policy import Policy

@@ -12,7 +12,8 @@ import optax
 import pytest
 from hypothesis import given, settings
 
-from ppga.learners.ppo import Agent, PPOConfig, ReturnStatistics, Trajectory, advantages
+from ppga.learners.agent import Agent, ReturnStatistics, Trajectory
+from ppga.learners.ppo import PPOConfig, advantages
 from ppga.learners.vppo import VPPO, EnvBatch
 from ppga.policies.policy import log_density
 from ppga.tasks import make_task

@@ -109,7 +109,7 @@ class CMAMAEGA(EmitterAlgorithm):
     def cost(self) -> Cost:
         """Cost of an iteration."""
         policies = 1 + self.config.branches + self.config.es.samples
-        return self.problem.off_policy_cost(policies, self.config.critic_steps)
+        return self.problem.cost(policies, self.config.critic_steps)
 
     def make_emitters(self, x0: NumpyArray) -> list[Any]:
         """The emitter, at the initial solution (1, d)."""

@@ -88,7 +88,7 @@ class PBTME(MAPElites):
 
     def cost(self) -> Cost:
         """Cost of an iteration."""
-        return self.problem.population_cost(max(self.config.population, self.config.batch_size))
+        return self.problem.cost(max(self.config.population, self.config.batch_size))
 
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Evaluate the population and further random agents, `batch_size` in all."""
@@ -151,8 +151,10 @@ class PBTME(MAPElites):
     def exchange(self, fitness: NumpyArray) -> None:
         """Replace the worst agents by copies of the best ones, and the next worst by elites.
 
+        All replaced agents get new hyperparameters.
+
         Args:
-            fitness: (P,) of the population. Replaced agents get new hyperparameters.
+            fitness: (P,) objectives of the agents in the population.
         """
         config, problem = self.config, self.problem
         order, count = np.argsort(-fitness, kind="stable"), len(fitness)

@@ -78,7 +78,7 @@ class PGAME(MAPElites):
         config = self.config
         varied = round(config.gradient_share * config.batch_size)
         learners = len(self.problem.weights)
-        return self.problem.off_policy_cost(
+        return self.problem.cost(
             config.batch_size, learners * config.critic_steps, varied * config.policy_steps
         )
 

@@ -63,7 +63,7 @@ class ReturnStatistics:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LearnerState:
-    """What an agent needs to learn its objective, besides the policy.
+    """State of an agent's learning, besides the policy.
 
     Attributes:
         critic: (c,) parameters of the critic network.

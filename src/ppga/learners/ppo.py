@@ -16,10 +16,8 @@ from ppga.errors import InputError, check_choice
 from ppga.learners.agent import (
     Agent,
     LearnerState,
-    ReturnStatistics,
     Trajectory,
     UpdateReport,
-    update_normalizers,
 )
 from ppga.physics import Array
 from ppga.policies.network import Network
@@ -27,19 +25,13 @@ from ppga.policies.policy import log_density
 
 __all__ = [
     "PPO",
-    "Agent",
     "Batch",
-    "LearnerState",
     "PPOConfig",
     "Parameters",
-    "ReturnStatistics",
-    "Trajectory",
     "UpdateData",
-    "UpdateReport",
     "UpdateState",
     "advantages",
     "check_agents",
-    "update_normalizers",
 ]
 
 DECREASE, INCREASE, MIN_LEARNING_RATE = 0.7, 1.2, 0.01
@@ -395,7 +387,7 @@ def advantages(
     rewards: Array, values: Array, last_value: Array, terminated: Array, finished: Array,
     truncation_value: Array, gamma: float, gae_lambda: float,
 ) -> Array:  # fmt: skip
-    """Generalized advantage estimates (e, T).
+    """Generalized advantage estimation (GAE): advantages (e, T).
 
     Args:
         rewards: (e, T).

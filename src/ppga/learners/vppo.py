@@ -15,18 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ppga import random
-from ppga.learners.ppo import (
-    PPO,
-    Agent,
-    LearnerState,
-    Parameters,
-    PPOConfig,
-    Trajectory,
-    UpdateReport,
-    UpdateState,
-    check_agents,
-    update_normalizers,
-)
+from ppga.learners.agent import Agent, LearnerState, Trajectory, UpdateReport, update_normalizers
+from ppga.learners.ppo import PPO, Parameters, PPOConfig, UpdateState, check_agents
 from ppga.physics import Array
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy, init_mlp, init_policy

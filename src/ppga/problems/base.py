@@ -1,4 +1,4 @@
-"""What algorithms ask of a reinforcement-learning task, or of any other problem that they search."""
+"""Protocols between algorithms and problems: a reinforcement-learning task, or any other search problem."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -119,7 +119,7 @@ class Problem(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What a file must say so that its solutions can be used: `task`, and `network` or None."""
+        """Description in files with which solutions can be used: `task`, and `network` or None."""
         ...
 
     def init(self, key: Any) -> Any:
@@ -131,7 +131,7 @@ class Problem(Protocol):
         ...
 
     def stored_fields(self, state: Any) -> dict[str, NumpyArray]:
-        """What the archive stores with each solution evaluated in this state: name -> (...)."""
+        """Fields that the archive stores with each solution evaluated in this state: name -> (...)."""
         ...
 
     def evaluate(
@@ -207,7 +207,7 @@ class GradientProblem(Problem, Protocol):
     - `place`, to a point that is no elite, such as a mean of branches: normalizers stay, and may be updated.
     """
 
-    def cost(self, policies: int, updates: int = 0) -> Cost:
+    def cost(self, policies: int, updates: int = 0, /) -> Cost:
         """Cost of evaluating that many solutions and of that many learning updates."""
         ...
 
@@ -216,7 +216,17 @@ class GradientProblem(Problem, Protocol):
         ...
 
     def jacobian(self, state: Any, key: Any, updates: int) -> tuple[Any, NumpyArray, LearningReport]:
-        """Estimate the directions (k+1, d) that increase the objective and each measure, by N1 updates."""
+        """Estimate the gradients of the objective and of the measures at the search point.
+
+        Args:
+            state: the problem's state.
+            key: random key.
+            updates: number of learning updates, N1.
+
+        Returns:
+            The state; the Jacobian (gradient_count, d), whose rows increase the objective (first) and each
+            measure, where gradient_count is k+1, or 1 for the objective alone; and cost and metrics.
+        """
         ...
 
     def walk(

@@ -83,7 +83,7 @@ class OffPolicyProblem(PolicyProblem):
         actors = jax.vmap(self.td3.init_actor)(self.random_parameters(actor_key, count))
         return OffPolicyState(self.init_normalizer(normalizer_key), critics, actors)
 
-    def off_policy_cost(self, policies: int, critic_steps: int = 0, policy_steps: int = 0) -> Cost:
+    def cost(self, policies: int, critic_steps: int = 0, policy_steps: int = 0) -> Cost:
         """Cost of evaluating policies, training critics with their actors, and policy-gradient steps."""
         row = 3 * self.td3.config.batch_size  # one forward, two backward
         both = self.actor.parameters + 2 * self.td3.twins.network.parameters

@@ -16,7 +16,7 @@ from ppga.physics import Array, select
 from ppga.policies.network import Network
 from ppga.policies.normalizer import CLIP, NormalizerState
 from ppga.policies.policy import Policy, init_mlp
-from ppga.problems.base import Cost, Evaluation
+from ppga.problems.base import Evaluation
 from ppga.rollouts import Transitions, explore
 from ppga.rollouts.executor import Executor, LocalExecutor
 from ppga.storage import NumpyArray, check_arrays, finite_rows
@@ -150,10 +150,6 @@ class PolicyProblem:
         """See `Environment.simulation_warnings`."""
         return self.task.simulation_warnings
 
-    def cost(self, policies: int, updates: int = 0) -> Cost:  # noqa: ARG002
-        """Cost of evaluating that many policies and of that many learning updates."""
-        return Cost(policies)
-
     def init(self, key: Array) -> Any:
         """The normalizer."""
         return FrozenState(self.init_normalizer(key))
@@ -195,7 +191,10 @@ class PolicyProblem:
         return state, reset
 
     def policy(self, state: Any) -> Policy:
-        """A policy without parameters, with the normalizer and the exploration noise of this state."""
+        """The search policy, with the normalizer and exploration noise of this state.
+
+        Here, without a search policy, it has no parameters.
+        """
         return Policy(jnp.zeros(0), jnp.full(self.task.action_size, DETERMINISTIC_LOG_STD), state.normalizer)
 
     def random(self, key: Array, n: int) -> NumpyArray:

@@ -79,7 +79,7 @@ class PopulationProblem(PolicyProblem):
         envs = jax.jit(self.task.reset, static_argnums=1)(env_key, count)
         return PopulationState(self.init_normalizer(normalizer_key), agents, envs)
 
-    def population_cost(self, policies: int) -> Cost:
+    def cost(self, policies: int) -> Cost:
         """Cost of evaluating policies and of training the population in an iteration."""
         config = self.sac.config
         steps = self.population * config.environments * config.steps
@@ -109,7 +109,7 @@ class PopulationProblem(PolicyProblem):
         return PopulationState(state.normalizer, agents, envs), report
 
     def stored_fields_of(self, state: PopulationState, agents: Agent) -> dict[str, NumpyArray]:
-        """What the archive stores with agents (n, ...) besides their policies: name -> (n, ...)."""
+        """Fields that the archive stores with agents (n, ...) besides their policies: name -> (n, ...)."""
         n = len(agents.actor)
         shared = super().stored_fields(state).items()
         return {name: np.repeat(values[None], n, axis=0) for name, values in shared} | {

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ppga import random
-from ppga.learners.ppo import Agent, LearnerState, PPOConfig, ReturnStatistics, UpdateReport
+from ppga.learners.agent import Agent, LearnerState, ReturnStatistics, UpdateReport
+from ppga.learners.ppo import PPOConfig
 from ppga.learners.vppo import VPPO, EnvBatch
 from ppga.physics import Array
 from ppga.policies.policy import Policy
@@ -146,7 +147,7 @@ class PPOProblem(PolicyProblem):
     def walk(
         self, state: PPOSearchState, weights: NumpyArray, key: Array, updates: int, scaled: bool
     ) -> tuple[PPOSearchState, LearningReport]:
-        """Let the search policy learn a weighted sum (k+1,) of reward and measure proxies; see `Problem`."""
+        """Let the search policy learn a weighted sum (k+1,) of proxies; see `GradientProblem.walk`."""
         state = self._with_initial_noise(state)
         weights = weights * objective_scales(state.return_statistics) if scaled else weights
         weights = nonzero_weights(weights)

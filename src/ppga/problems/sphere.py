@@ -19,6 +19,7 @@ import numpy as np
 from ppga.physics import Array
 from ppga.problems.base import Cost, Evaluation, LearningReport, unit_rows
 from ppga.storage import NumpyArray, check_arrays
+from ppga.tasks import SPHERE
 
 BOUND = 5.12
 OPTIMUM = 0.4 * BOUND
@@ -59,10 +60,10 @@ class Sphere:
 
     def describe(self) -> dict[str, Any]:
         """For files."""
-        return {"task": {"name": "sphere", "dimensions": self.solution_size}, "network": None}
+        return {"task": {"name": SPHERE, "dimensions": self.solution_size}, "network": None}
 
     def values(self, point: Array) -> Array:
-        """Objective, from 0 to 100, and measures (3,) of a point (d,)."""
+        """(3,): objective (at most 100), then the two measures, of a point (d,)."""
         worst = self.solution_size * (BOUND + OPTIMUM) ** 2
         objective = 100 * (1 - jnp.square(point - OPTIMUM).sum() / worst)
         clipped = jnp.where(jnp.abs(point) <= BOUND, point, BOUND**2 / jnp.where(point == 0, 1, point))

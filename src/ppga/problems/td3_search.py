@@ -15,7 +15,7 @@ import numpy as np
 from ppga.learners.td3 import Critics
 from ppga.physics import Array
 from ppga.policies.normalizer import NormalizerState
-from ppga.problems.base import Cost, LearningReport, nonzero_weights
+from ppga.problems.base import LearningReport, nonzero_weights
 from ppga.problems.off_policy import OffPolicyProblem
 from ppga.storage import NumpyArray
 
@@ -51,10 +51,6 @@ class TD3SearchProblem(OffPolicyProblem):
         critics = jax.vmap(self.td3.init_critics)(jax.random.split(critic_key, len(self.weights) + 1))
         theta = self.random_parameters(actor_key, 1)[0]
         return TD3SearchState(self.init_normalizer(normalizer_key), theta, critics)
-
-    def cost(self, policies: int, updates: int = 0) -> Cost:
-        """Cost of evaluating policies and of gradient steps for each objective."""
-        return self.off_policy_cost(policies, updates)
 
     def solution(self, state: TD3SearchState) -> NumpyArray:
         """The search policy (d,)."""

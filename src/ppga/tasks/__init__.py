@@ -8,6 +8,7 @@ from ppga.tasks.gymnasium import from_gymnasium
 from ppga.tasks.locomotion import Ant, AntOmni, HalfCheetah, Hopper, Humanoid, HumanoidFull, Walker2d
 from ppga.tasks.maze import PointMaze
 from ppga.tasks.registry import (
+    SPHERE,
     TASKS,
     find,
     is_registered,
@@ -20,7 +21,7 @@ from ppga.tasks.registry import (
 )
 
 __all__ = [
-    "TASKS", "Environment", "Task", "TaskState", "brax_feet", "damaged", "find", "from_brax",
+    "SPHERE", "TASKS", "Environment", "Task", "TaskState", "brax_feet", "damaged", "find", "from_brax",
     "from_gymnasium", "is_registered", "make_task", "names", "register", "robot", "sample", "task_argument",
 ]  # fmt: skip
 

@@ -31,7 +31,8 @@ class TaskState:
         reward: (n,) reward of the last step; 0 if no step was taken.
         proxies: (n, k) Markovian measure proxies delta_i of the last step; 0 if no step was taken.
         terminated: (n,) bool, the episode ended by the task's rule or because its physics diverged.
-        truncated: (n,) bool, the episode ended at the time limit, and for no other reason.
+        truncated: (n,) bool, the episode ended at the time limit, or the simulator cut it short, without a
+            terminal state.
         diverged: (n,) bool, the episode ended because its physics diverged; that step does not count.
         steps: (n,) int32, control steps taken in this episode.
     """

@@ -21,6 +21,8 @@ Maker = Callable[..., Environment]
 
 TASKS: dict[str, Maker] = {}
 """Registered tasks by name."""
+SPHERE = "sphere"
+"""Name of the problem without a simulation, which no task may have."""
 _FILE_MODULE = "ppga_task_"
 """Prefix of the names of modules that are loaded from files."""
 _ENTRY_POINTS = "ppga.tasks"
@@ -148,7 +150,7 @@ def _register_maker(argument: str, maker: Maker) -> str:
             f"{argument} has the name {name!r}; the name of a task must consist of letters, digits, '-', '.' "
             "and '_'."
         )
-    if name in ("all", "sphere"):
+    if name in ("all", SPHERE):
         raise InputError(f"{argument} has the reserved name {name!r}: give it another name.")
     before = TASKS.get(name, maker)
     if before is not maker and before.__module__ != maker.__module__:

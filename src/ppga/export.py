@@ -17,7 +17,7 @@ from ppga.archives.files import (
     find_archive,
 )  # fmt: skip
 from ppga.errors import InputError, check_choice, import_extra
-from ppga.policies.network import Network
+from ppga.policies.network import VARIANCE_EPSILON, Network
 from ppga.storage import NumpyArray, replacing
 from ppga.version import __version__
 
@@ -53,8 +53,7 @@ def export(
     Raises:
         InputError: the elites are not policies, or an exported policy differs from the original.
     """
-    if archive.description.get("network") is None:
-        raise InputError(f"the solutions of {archive.description['task']['name']} are not policies.")
+    archive.check_policies()
     write = {"onnx": to_onnx, "npz": to_npz}[form]
     files = []
     for cell in cells:
@@ -198,7 +197,7 @@ def arrays_of(archive: Archive, cell: int) -> dict[str, Any]:
         "objective": elite["objective"],
         "measures": elite["measures"],
         "observation_mean": elite["observation_mean"].astype(np.float32),
-        "observation_std": np.sqrt(elite["observation_variance"] + 1e-8).astype(np.float32),
+        "observation_std": np.sqrt(elite["observation_variance"] + VARIANCE_EPSILON).astype(np.float32),
         "observation_clip": np.float32(description["network"]["observation_clip"]),
         **{f"weights{number}": np.asarray(weights) for number, (weights, _) in enumerate(layers)},
         **{f"biases{number}": np.asarray(biases) for number, (_, biases) in enumerate(layers)},
@@ -329,7 +328,7 @@ def _check(archive: Archive, cell: int, exported: Callable[[NumpyArray], Any]) -
         exported: observations (n, o) -> actions (n, a) and controls (n, a).
     """
     arrays, elite = arrays_of(archive, cell), archive.elite(cell)
-    std = np.sqrt(elite["observation_variance"] + 1e-8)
+    std = np.sqrt(elite["observation_variance"] + VARIANCE_EPSILON)
     noise = np.random.default_rng(0).normal(size=(CHECKED_OBSERVATIONS, len(std)))
     observation = (elite["observation_mean"] + 3 * std * noise).astype(np.float32)
     expected = archive.policy(cell)(observation)

@@ -828,9 +828,9 @@ def test_an_archive_without_policies_has_a_heatmap(browser: Any, tmp_path: Path)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         visit(browser, server)
-        until(lambda: "there is nothing to play" in text(browser, "problem"), "the reason")
+        until(lambda: "are not policies" in text(browser, "problem"), "the reason")
         assert browser.find_element("id", "problem").is_displayed()
-        assert "there is nothing to play" in text(browser, "waiting")
+        assert "are not policies" in text(browser, "waiting")
         assert browser.find_elements("css selector", ".cell.filled")
         assert errors(browser) == []
     finally:

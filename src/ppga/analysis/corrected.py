@@ -238,13 +238,18 @@ def make_evaluator(archive: Archive, task: Environment, episodes: int) -> Evalua
         raise InputError("the archive is empty.")
     _check_fits(archive, task)
     network = Network.of(archive.description["network"])
+    check_network(network, task)
+    sample_actions = archive.description.get("actions") == "sample"
+    return Evaluator(task, network, episodes, sample_actions)
+
+
+def check_network(network: Network, task: Environment) -> None:
+    """Raise an InputError unless a network takes a task's observations and returns its actions."""
     if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
         raise InputError(
             f"the policies take {network.sizes[0]} observations and return {network.outputs} actions; "
             f"{task.name} has {task.observation_size} observations and {task.action_size} actions."
         )
-    sample_actions = archive.description.get("actions") == "sample"
-    return Evaluator(task, network, episodes, sample_actions)
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:
@@ -345,8 +350,7 @@ def task_of(archive: Archive, physics: str | None = None) -> Environment:
     """
     description = archive.description["task"]
     name = description["name"]
-    if archive.description.get("network") is None:
-        raise InputError(f"the solutions of {name} are not policies.")
+    archive.check_policies()
     if not is_registered(name):
         raise InputError(
             f"{name} is a task of your own: give it by --task FILE.py:NAME, or task=... in Python."
@@ -365,8 +369,7 @@ def task_of(archive: Archive, physics: str | None = None) -> Environment:
 def _check_fits(archive: Archive, task: Environment) -> None:
     """Raise an InputError unless an archive's elites are policies for a task, with the task's measures."""
     name = archive.description["task"]["name"]
-    if archive.description.get("network") is None:
-        raise InputError(f"the solutions of {name} are not policies.")
+    archive.check_policies()
     if name != task.name:
         raise InputError(f"the archive is of {name}, not of {task.name}.")
     if archive.measure_names != task.measure_names or not np.allclose(archive.ranges, task.measure_ranges):

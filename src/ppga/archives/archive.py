@@ -20,7 +20,7 @@ from ppga.archives.format import (
     check_shape,
 )
 from ppga.errors import InputError
-from ppga.policies.network import Network
+from ppga.policies.network import VARIANCE_EPSILON, Network
 from ppga.storage import NumpyArray, write_tensors
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ class Archive:
     Attributes:
         description: task, network, cells, ranges, QD-score offset, and how the archive was made; JSON.
         elites: name -> array with one row for each elite, sorted by cell: index, solution (d), objective,
-            measures (k), and for policies log_std, observation_mean, observation_variance,
-            observation_count, returns_mean, returns_covariance, returns_count.
+            measures (k); optionally episodes; for policies log_std, observation_mean,
+            observation_variance, observation_count; and fields of the learner, such as returns_mean,
+            returns_covariance, returns_count (PPO) or critics, log_temperature, hyper (SAC).
         centroids: (cells, k) of a CVT archive; None for a grid.
     """
 
@@ -109,6 +110,11 @@ class Archive:
         row = self._row(cell)
         return {name: values[row] for name, values in self.elites.items()}
 
+    def check_policies(self) -> None:
+        """Raise an InputError unless the solutions are policies."""
+        if self.description.get("network") is None:
+            raise InputError(f"the solutions of {self.description['task']['name']} are not policies.")
+
     def policy(self, cell: Cell) -> Callable[[NumpyArray], NumpyArray]:
         """The elite of a cell as a function from observations (..., o) to actions (..., a) in [-1, 1].
 
@@ -117,13 +123,12 @@ class Archive:
             >>> act = archive.policy(archive.nearest([0.2, 0.8]))  # doctest: +SKIP
             >>> action = act(observation)  # doctest: +SKIP
         """
-        if self.description.get("network") is None:
-            raise InputError(f"the solutions of {self.description['task']['name']} are not policies.")
+        self.check_policies()
         network = Network.of(self.description["network"])
         clip = float(self.description["network"]["observation_clip"])
         elite = self.elite(cell)
         parameters = elite["solution"]
-        mean, std = elite["observation_mean"], np.sqrt(elite["observation_variance"] + 1e-8)
+        mean, std = elite["observation_mean"], np.sqrt(elite["observation_variance"] + VARIANCE_EPSILON)
 
         def act(observation: NumpyArray) -> NumpyArray:
             normalized = np.clip((np.asarray(observation, np.float32) - mean) / std, -clip, clip)

@@ -1,4 +1,4 @@
-"""What the file of an archive contains, and checks of it: see `docs/file-formats.md` for every field."""
+"""Contents of an archive's file, and checks of them: see `docs/file-formats.md` for every field."""
 
 import math
 import reprlib

@@ -155,8 +155,8 @@ def heatmap(archive: Archive, axes: Axes | None = None, scale: Normalize | None 
         )  # fmt: skip
         if len(archive.shape) > 2:
             _draw_lines(axes, archive)
-    axes.set_xlabel(literal(", within it ".join(names[0::2])))
-    axes.set_ylabel(literal(", within it ".join(names[1::2])))
+    axes.set_xlabel(literal(" > ".join(names[0::2])))
+    axes.set_ylabel(literal(" > ".join(names[1::2])))
     if len(names) == 1:
         axes.set_yticks([])
     figure = axes.get_figure()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+VARIANCE_EPSILON = 1e-8
+"""Added to the variance of observations, whose root divides the inputs of a policy."""
 Layers = list[tuple[Any, Any]]
 """Weights (inputs, outputs) and biases (outputs,) of each layer."""
 Activation = Literal["tanh", "relu"]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ppga.physics import Array
+from ppga.policies.network import VARIANCE_EPSILON
 
 CLIP = 10.0
 """Normalized observations are clipped to this many standard deviations."""
@@ -33,7 +34,7 @@ class NormalizerState:
 
     def normalize(self, values: Array) -> Array:
         """Observations (..., o) shifted and scaled to mean 0 and variance 1, and clipped to [-10, 10]."""
-        return jnp.clip((values - self.mean) / jnp.sqrt(self.variance + 1e-8), -CLIP, CLIP)
+        return jnp.clip((values - self.mean) / jnp.sqrt(self.variance + VARIANCE_EPSILON), -CLIP, CLIP)
 
     def updated(self, values: Array, counted: Array) -> "NormalizerState":
         """The state after a batch of observations.

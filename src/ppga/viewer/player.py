@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ppga.analysis.corrected import check_network
 from ppga.archives import Archive
 from ppga.errors import InputError
 from ppga.physics import Array
@@ -94,11 +95,7 @@ class Player:
     """
 
     def __init__(self, task: Environment, network: Network) -> None:
-        if (task.observation_size, task.action_size) != (network.sizes[0], network.outputs):
-            raise InputError(
-                f"the policies take {network.sizes[0]} observations and return {network.outputs} actions; "
-                f"{task.name} has {task.observation_size} observations and {task.action_size} actions."
-            )
+        check_network(network, task)
         self.task, self.network = task, network
 
         def play(policy: Policy, key: Array) -> Recording:

@@ -1,4 +1,4 @@
-"""What the viewer shows: a run, in training or finished, or the file of an archive."""
+"""Sources of the viewer: a run, in training or finished, or the file of an archive."""
 
 import threading
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ class Source:
 
 
 def cells_of(archive: Archive) -> dict[str, Any]:
-    """What the page draws of an archive, as JSON values."""
+    """Cells and metrics of an archive for the page, as JSON values."""
     objective: NumpyArray = archive.elites["objective"]
     return {
         "kind": "grid" if archive.centroids is None else "cvt",

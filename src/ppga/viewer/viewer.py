@@ -56,7 +56,6 @@ class Viewer:
             archive = self.source.snapshot().archive
             if self.stage is not None or archive is None or not len(archive):
                 return
-            self._check_playable(archive)
             task = task_of(archive)
             model = task.drawable()
             self.player = Player(task, Network.of(archive.description["network"]))
@@ -78,13 +77,6 @@ class Viewer:
                 self.problem = None
             except Exception as error:  # the page shows every error
                 self.problem = error_text(error)
-
-    def _check_playable(self, archive: Archive) -> None:
-        name = archive.description["task"]["name"]
-        if archive.description.get("network") is None or name == "sphere":
-            raise InputError(
-                f"the solutions of {name} are not policies of a robot, so there is nothing to play."
-            )
 
     def close(self) -> None:
         """Stop preparing, and close the stage."""

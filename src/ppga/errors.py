@@ -11,6 +11,10 @@ LONGEST_MESSAGE = 2000
 """Characters of an error message that are shown; it may quote a file at any length."""
 
 
+STOPPED = "ppga: stopped at once; ppga train --resume RUN continues from the last checkpoint"
+"""Message of a command that does not wait for the end of an iteration."""
+
+
 class InputError(ValueError):
     """An input (option, argument or file) cannot be used.
 

@@ -1,4 +1,7 @@
-"""Presets: settings and budget by name, with changes for single tasks; and settings that algorithms share."""
+"""Presets: settings and budget by name, with changes for single tasks; and settings that algorithms share.
+
+The presets of an algorithm are PRESETS in its own file, of PPGA in `ppga_config.py`.
+"""
 
 import math
 from collections.abc import Mapping
@@ -10,20 +13,22 @@ from ppga.archives import SoftArchiveConfig
 from ppga.config import Budget, LoggingConfig, SimulationConfig, replace_nested
 from ppga.learners.td3 import TD3Config
 from ppga.search import ConfirmationConfig
-from ppga.tasks import Environment, is_registered, sample
+from ppga.tasks import SPHERE, Environment, is_registered, sample
 
 DESCRIPTIONS = {
     "laptop": "a few CPU cores: an archive in minutes",
     "paper": "the numbers of the paper and of its authors' scripts: days on a few cores",
     "smoke": "seconds: shows that everything runs, not that it learns",
 }
-TUNED = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid", "humanoid-full", "sphere")
+TUNED = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid", "humanoid-full", SPHERE)
 """Tasks that the presets were chosen on."""
 MINUTES = Budget(minutes=30.0)
 ITERATIONS = Budget(iterations=2000)
-"""The authors' scripts."""
-EVALUATIONS = Budget(evaluations=600_000)
-"""What the paper gives algorithms whose iterations differ from PPGA's."""
+"""Budget of the authors' scripts."""
+PAPER_EVALUATIONS = 600_000
+"""Evaluated policies of most runs in the paper."""
+EVALUATIONS = Budget(evaluations=PAPER_EVALUATIONS)
+"""Budget in the paper of algorithms whose iterations differ from PPGA's."""
 
 # Settings of several algorithms.
 # With a limit on how far measures vary, algorithms that vary elites hardly start; without confirmation, they
@@ -40,7 +45,7 @@ HALFCHEETAH_THRESHOLD = {"archive.threshold_min": -600.0}
 # of 1 they are not soft.
 CMA_MAE_ARCHIVE = SoftArchiveConfig(alpha=0.01, threshold_min=0.0)
 CMA_MAE_THRESHOLDS = {"halfcheetah": HALFCHEETAH_THRESHOLD, "ant": {"archive.threshold_min": -1000.0}}
-"""Of the preset `paper`."""
+"""Changes for single tasks in the preset `paper` of CMA-MAE and CMA-MAEGA."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from ppga.storage import is_number
 if TYPE_CHECKING:
     import pandas
 
-VARIANTS = {"strategy.kind": "xnes", "step": "walk"}
-"""Settings whose value is part of a run's name, unless it is the one that PPGA is published with."""
+PUBLISHED = {"strategy.kind": "xnes", "step": "walk"}
+"""Settings of PPGA as published; other values of these are part of a run's name."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _label(config: AlgorithmConfig) -> str:
     if config.label:
         return config.label
     settings = _settings(config)
-    changed = [settings[name] for name, value in VARIANTS.items() if settings.get(name, value) != value]
+    changed = [settings[name] for name, value in PUBLISHED.items() if settings.get(name, value) != value]
     return "-".join([config.algorithm, *changed])
 
 
@@ -191,7 +191,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     """Read runs.
 
     Returns:
-        The runs that can be read and have finished an iteration, and a message for each of the rest.
+        The runs that can be read and have finished an iteration, and a message for every other run.
     """
     runs, problems = [], []
     for path in paths:

@@ -9,7 +9,7 @@ import sys
 import warnings
 
 from ppga.cli.output import unfailing_output
-from ppga.errors import InputError, StorageWarning, check_choice, one_line
+from ppga.errors import STOPPED, InputError, StorageWarning, check_choice, one_line
 from ppga.version import __version__
 
 GROUPS = {
@@ -51,8 +51,7 @@ def main() -> None:
             print(f"ppga: {one_line(str(error))}", file=sys.stderr)
             sys.exit(2)
         except KeyboardInterrupt:
-            message = "ppga: stopped at once; ppga train --resume RUN continues from the last checkpoint"
-            print(message, file=sys.stderr)
+            print(STOPPED, file=sys.stderr)
             sys.exit(130)
 
 

@@ -1,4 +1,4 @@
-"""What the commands share.
+"""Shared parts of the commands.
 
 Heavy imports stay inside the commands, so that help and errors appear at once.
 """

@@ -1,4 +1,4 @@
-"""What commands show before and after a training run."""
+"""Output of commands before and after a training run."""
 
 import math
 import os

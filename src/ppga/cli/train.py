@@ -26,7 +26,7 @@ from ppga.distributed.cluster import Cluster
 from ppga.distributed.devices import is_primary, join
 from ppga.errors import InputError
 from ppga.runs import resume, train
-from ppga.runs.build import SPHERE, make_algorithm, make_executor
+from ppga.runs.build import make_algorithm, make_executor
 from ppga.runs.display import Silent
 from ppga.runs.estimate import estimate
 from ppga.runs.folder import RunFolder
@@ -34,7 +34,7 @@ from ppga.runs.results import check_initial_archive
 from ppga.runs.signals import exit_on_signals
 from ppga.runs.trainer import check_known
 from ppga.storage import parse_json
-from ppga.tasks import TASKS, find
+from ppga.tasks import SPHERE, TASKS, find
 
 USAGE = """usage: ppga train TASK [options]
        ppga train --resume RUN [options]

@@ -17,11 +17,9 @@ from ppga.errors import InputError
 from ppga.learners.replay import ReplayConfig
 from ppga.problems import PolicyProblem, Problem, Sphere
 from ppga.rollouts import Executor, LocalExecutor, Work
-from ppga.tasks import TASKS, Environment, find, is_registered, make_task, task_argument
+from ppga.tasks import SPHERE, TASKS, Environment, find, is_registered, make_task, task_argument
 
 FLOAT_BYTES = 4
-SPHERE = "sphere"
-"""Name of the problem without a simulation."""
 
 
 def task_name(task: str | Environment | Problem) -> str:
@@ -126,7 +124,7 @@ def worker_problem(task: str, config: Mapping[str, Any]) -> PolicyProblem:
 
 
 def work_of(task: str | Environment | Problem, algorithm: Algorithm) -> Work:
-    """What the run of an algorithm asks of its executor."""
+    """Description of an algorithm's run for its executor."""
     problem, config = algorithm.problem, algorithm.config
     if not isinstance(problem, PolicyProblem):
         raise InputError(

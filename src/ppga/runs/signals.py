@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ppga.errors import STOPPED
+
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals of Ctrl-C, `kill`, and a terminal that closes. They ask a run to stop after its iteration.
 
@@ -23,7 +25,6 @@ SIMULTANEOUS = 0.3
 """Seconds within which several signals count as one: `timeout` and systemd send two at a time."""
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 FINISHING = "\nfinishing this iteration; Ctrl-C again stops at once\n"
-STOPPED = "\nppga: stopped at once; ppga train --resume RUN continues from the last checkpoint\n"
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -74,7 +75,7 @@ def exit_on_signals() -> Iterator[None]:
                 continue
             again = first is not None and number == signal.SIGINT
             if again or signal.getsignal(number) is _handled_by_thread:
-                _print(STOPPED)
+                _print(f"\n{STOPPED}\n")
                 if os.isatty(1):
                     _print(SHOW_CURSOR, 1)
                 os._exit(128 + number)

@@ -24,7 +24,6 @@ from ppga.problems import PolicyProblem, Problem
 from ppga.rollouts import Executor, LocalExecutor
 from ppga.runs import checkpoints
 from ppga.runs.build import (
-    SPHERE,
     make_algorithm,
     make_executor,
     task_name,
@@ -36,12 +35,12 @@ from ppga.runs.folder import RunFolder
 from ppga.runs.results import check_initial_archive, to_archive
 from ppga.runs.signals import caught_signals
 from ppga.runs.writer import Writer
-from ppga.tasks import Environment, find, is_registered, task_argument
+from ppga.tasks import SPHERE, Environment, find, is_registered, task_argument
 
 
 @dataclass
 class Iteration:
-    """What a callback gets after every iteration.
+    """Argument of a callback after every iteration.
 
     Attributes:
         record: metrics of the iteration.
@@ -107,8 +106,9 @@ def train(
     """
     if isinstance(task, str) and task != SPHERE:
         task = find(task)
-    laptop, minutes = preset("laptop", task if isinstance(task, str | Environment) else task_name(task))
-    config, budget = config or laptop, budget or minutes
+    if config is None or budget is None:
+        laptop, minutes = preset("laptop", task if isinstance(task, str | Environment) else task_name(task))
+        config, budget = config or laptop, budget or minutes
     if config.init_from and not find_included(config.init_from):  # a resumed run may have another directory
         config = dataclasses.replace(config, init_from=str(Path(config.init_from).absolute()))
     folder = None if output is None else RunFolder(Path(output))
@@ -223,6 +223,7 @@ class _Session:
             self.display.say(
                 f"{name} is {after:,}, not {before:,}: more does not fit in memory or on the disk"
             )
+        if fitting != self.config:
             algorithm = make_algorithm(self.task, fitting, executor, self.display.pulse)
         self.config = fitting
         self._check(algorithm)

@@ -1,4 +1,4 @@
-"""What a study consists of: its systems, tasks and seeds, checked before anything runs."""
+"""Plans of studies: systems, tasks and seeds, checked before anything runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,10 +8,10 @@ from ppga.algorithms import ALGORITHMS, AlgorithmConfig, preset
 from ppga.algorithms.presets import DESCRIPTIONS
 from ppga.config import Budget, replace_from_text
 from ppga.errors import InputError, check_choice
-from ppga.runs.build import SPHERE, make_algorithm
+from ppga.runs.build import make_algorithm
 from ppga.runs.folder import RunFolder
 from ppga.storage import plain_name, read_json
-from ppga.tasks import TASKS, find
+from ppga.tasks import SPHERE, TASKS, find
 
 ALL = "all"
 """Stands for every task, or for every system."""

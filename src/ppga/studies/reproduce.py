@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ppga.algorithms.presets import PAPER_EVALUATIONS
 from ppga.config import Budget
 from ppga.errors import InputError, check_choice
 from ppga.studies.plan import Study, plan_study
@@ -12,8 +13,6 @@ ROBOTS = ("humanoid", "walker2d", "halfcheetah", "ant")
 TWO_MEASURES = ROBOTS[:3]
 SHAPE_50 = ":archive.shape=50 50"
 """An archive of 2,500 cells for two measures; the default of ant is 10,000 cells."""
-EVALUATIONS = 600_000
-"""Evaluations of most runs in the paper."""
 SCALES = {
     "smoke": "two iterations: shows that it runs",
     "laptop": "ten minutes a run, one seed",
@@ -35,7 +34,7 @@ class Experiment:
     description: str
     systems: tuple[str, ...]
     tasks: tuple[str, ...] = ("humanoid",)
-    evaluations: int = EVALUATIONS
+    evaluations: int = PAPER_EVALUATIONS
 
 
 MAIN = ("ppga", "pga-me", "sep-cma-mae", "qdpg", "cma-maega-td3-es")
@@ -98,13 +97,13 @@ def plan_experiment(
     budget = {
         "smoke": Budget(iterations=2),
         "laptop": Budget(
-            minutes=(10.0 if minutes is None else minutes) * experiment.evaluations / EVALUATIONS
+            minutes=(10.0 if minutes is None else minutes) * experiment.evaluations / PAPER_EVALUATIONS
         ),
         "paper": Budget(evaluations=experiment.evaluations),
     }[scale]
     if scale == "smoke" and minutes is not None:
         budget = Budget(minutes=minutes)
-    longer = "-longer" if experiment.evaluations != EVALUATIONS and scale != "smoke" else ""
+    longer = "-longer" if experiment.evaluations != PAPER_EVALUATIONS and scale != "smoke" else ""
     study = plan_study(
         tasks or experiment.tasks,
         experiment.systems,

@@ -52,7 +52,7 @@ class SimulationConfig:
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What a run writes, and how often.
+    """Logs, snapshots and checkpoints of a run.
 
     Attributes:
         checkpoint_seconds: seconds between two checkpoints; longer if writing takes more than 2% of the time.

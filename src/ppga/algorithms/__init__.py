@@ -1,4 +1,7 @@
-"""Algorithms: one file each, with its settings and presets, in the order of its paper's pseudocode."""
+"""Algorithms: one file each, with its settings and presets, in the order of its paper's pseudocode.
+
+The settings and presets of PPGA are in `ppga_config.py`, so that `ppga.py` is Algorithm 1 alone.
+"""
 
 from ppga.algorithms.base import Algorithm, AlgorithmConfig
 from ppga.algorithms.ppga import PPGA

@@ -1,4 +1,4 @@
-"""What all algorithms share: settings, counters, evaluation, the archive, and a state that can be saved."""
+"""Base of all algorithms: settings, counters, evaluation, the archive, and a state that can be saved."""
 
 import dataclasses
 import time

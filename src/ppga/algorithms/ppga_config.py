@@ -54,11 +54,11 @@ class ArborescenceConfig(AlgorithmConfig):
     archive: SoftArchiveConfig = field(default_factory=SoftArchiveConfig)  # paper: alpha 0.1 to 1, by task
     network: NetworkConfig = field(default_factory=NetworkConfig)
     branches: int = common(64)  # paper: 300; an evaluation should take no longer than a walk
-    jacobian_updates: int = common(5)  # paper: 10; it finds (5, 10) as good as (10, 10)
+    jacobian_updates: int = common(5)  # paper: 10; the paper reports (5, 10) on par with (10, 10)
     walk_updates: int = common(5)  # paper: 10; long walks often end with a policy that stands still
     step: Literal["walk", "recombination"] = "walk"
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
-    # paper: None; without a share of the reward, xNES steers to cells where little can be lost
+    # paper: None; without a share of the reward, the search policy ends where thresholds are low
     objective: ObjectiveConfig | None = field(default_factory=lambda: ObjectiveConfig(min_reward_share=1.0))
     # where falling ends an episode, staying upright must be learned first; later legs improve the best policy
     phases: RewardPhaseConfig | None = field(default_factory=RewardPhaseConfig)
@@ -150,7 +150,7 @@ PAPER_ARBORESCENCE: dict[str, Any] = {
     "phases": None,
     "legs": None,
 }
-"""Settings that PPGA and TD3GA share."""
+"""The paper's values of settings that PPGA and TD3GA share."""
 PAPER = Preset(
     PPGAConfig(evaluation=PAPER_EVALUATION, ppo=PAPER_PPO, **PAPER_ARBORESCENCE),
     budget=ITERATIONS,

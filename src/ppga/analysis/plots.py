@@ -190,7 +190,7 @@ def curve(
 
 
 def _course(run: Run, what: str, over: str) -> tuple[NumpyArray, NumpyArray]:
-    """Iterations' values of `over` (n,) and of a metric (n,), without those where it is null."""
+    """Values of `over` (n,) and of a metric (n,) in the iterations in which the metric is not null."""
     known = [line for line in run.metrics if line.get(what) is not None]
     return np.array([line[over] for line in known], float), np.array([line[what] for line in known], float)
 

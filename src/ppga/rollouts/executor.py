@@ -21,7 +21,7 @@ recorded, transitions (n, t, ...) of each policy's first episode."""
 
 @dataclass(frozen=True)
 class LearnerFunctions:
-    """What a vectorized on-policy learner does, as functions to be compiled.
+    """Functions of a vectorized on-policy learner, to be compiled.
 
     Attributes:
         init_envs: key -> environments.
@@ -40,7 +40,7 @@ class LearnerFunctions:
 
 @dataclass(frozen=True)
 class Work:
-    """What a run asks of its executor, for checks before it starts and for workers that build the problem.
+    """Description of a run for its executor: for checks, and for workers that build the problem.
 
     Attributes:
         task: name of the task for workers: a registered name or FILE.py:NAME.

@@ -1,4 +1,4 @@
-"""What a run will take: memory by arithmetic, time by measuring this machine for a second."""
+"""Estimates of a run's memory and duration: by arithmetic, and by measuring this machine for a second."""
 
 import math
 import time
@@ -18,7 +18,7 @@ CONFIRMED_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an iteration, and the whole budget, will take on this machine.
+    """Estimates for an iteration and for the whole budget on this machine.
 
     Attributes:
         parameters: number of parameters of a policy.

@@ -38,7 +38,7 @@ class CMAES(CMAEvolutionStrategy):
         Args:
             ranking_indices: numbers of the ranked samples, best first, without those that could not be
                 evaluated.
-            ranking_values: (n,) values of the ranked samples.
+            ranking_values: (lambda,) values of all samples, in their order.
             num_parents: not used.
         """
         if len(ranking_indices) >= 2:

@@ -289,7 +289,7 @@ def test_the_replay_buffer_holds_what_policies_observed_and_did() -> None:
     problem.open(None)
     algorithm.start()
     policies = 3 * problem.random(jax.random.key(1), 4)
-    problem.evaluate(algorithm.problem_state, policies, jax.random.key(2), 1, record=True)
+    problem.evaluate(algorithm.problem_state, policies, jax.random.key(2), 1, store_transitions=True)
     assert len(problem.replay) == 4 * 20
     rows = problem.replay.at(np.arange(80)).reshape(4, 20, -1)
     normalizer = algorithm.problem_state.normalizer

@@ -334,9 +334,9 @@ class Lucky(Sphere):
     """A sphere whose first evaluations are wrong at random; evaluations over five episodes are right."""
 
     def evaluate(
-        self, state: Any, solutions: Any, key: Any, episodes: int, active: Any = None, record: bool = False
+        self, state: Any, solutions: Any, key: Any, episodes: int, *args: Any, **options: Any
     ) -> Evaluation:
-        right = super().evaluate(state, solutions, key, episodes, active, record)
+        right = super().evaluate(state, solutions, key, episodes, *args, **options)
         if episodes == 5:
             return right
         assert episodes == CONFIG.evaluation.episodes

@@ -239,11 +239,11 @@ class Algorithm:
             self.warnings += report.warnings
 
     def evaluate(self, solutions: NumpyArray, stream: str = "evaluate") -> Evaluation:
-        """First evaluation of solutions (n, d); an off-policy learner records their transitions."""
+        """First evaluation of solutions (n, d); an off-policy learner stores their transitions."""
         with self.timed("evaluate"):
             episodes = self.config.evaluation.episodes
             scores: Evaluation = self.problem.evaluate(
-                self.problem_state, solutions, self.key(stream), episodes, record=True
+                self.problem_state, solutions, self.key(stream), episodes, store_transitions=True
             )
         self.count(scores)
         finite = np.isfinite(scores.objective) & np.isfinite(scores.measures).all(axis=1)

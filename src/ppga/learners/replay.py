@@ -162,7 +162,12 @@ class Replay:
         return np.asarray((self.written - ages) % self.room)
 
     def at(self, places: NumpyArray, *columns: NumpyArray) -> NumpyArray:
-        """Rows at places (n, ...), or parts of these rows: all arguments together are a NumPy index."""
+        """Rows of the buffer, copied.
+
+        Args:
+            places: (n, ...) places in the ring.
+            *columns: indices along further axes, as in NumPy's indexing; complete rows without them.
+        """
         return np.asarray(self._store()[(places, *columns)])
 
     @property

@@ -141,7 +141,7 @@ class Problem(Protocol):
         key: Any,
         episodes: int,
         active: NumpyArray | None = None,
-        record: bool = False,
+        store_transitions: bool = False,
     ) -> Evaluation:
         """Evaluate solutions.
 
@@ -152,7 +152,7 @@ class Problem(Protocol):
             episodes: number of episodes of each solution.
             active: (n,) bool, which solutions to evaluate; scores of the others are arbitrary. The program is
                 compiled once for all masks. All by default.
-            record: add the transitions of each solution's first episode to the replay buffer, if any.
+            store_transitions: add those of each solution's first episode to the replay buffer, if any.
         """
         ...
 

@@ -54,7 +54,7 @@ class OffPolicyProblem(PolicyProblem):
         progress: called now and then, for a display.
     """
 
-    records_evaluations = True
+    stores_evaluations = True
     replay: Replay
     learner_parts: tuple[str, ...] = ("critics", "actors")
 

@@ -116,9 +116,7 @@ class PolicyProblem:
             "observation_variance": (task.observation_size,),
             "observation_count": (),
         }
-        self._evaluators: dict[
-            tuple[int, bool], Any
-        ] = {}  # by episodes, and whether transitions are recorded
+        self._evaluators: dict[tuple[int, bool], Any] = {}  # by episodes, and whether transitions are stored
 
     def describe(self) -> dict[str, Any]:
         """Task and network, for files."""
@@ -226,13 +224,14 @@ class PolicyProblem:
         key: Array,
         episodes: int,
         active: NumpyArray | None = None,
-        record: bool = False,
+        store_transitions: bool = False,
     ) -> Evaluation:
         """Evaluate policies (n, d) with the state's normalizer and exploration noise; see `Problem`."""
         n = len(solutions)
         shared = replace(self.policy(state), parameters=jnp.zeros(0))
         policies: Any = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], n, axis=0), shared)
-        return self._evaluate(replace(policies, parameters=solutions), key, episodes, active, record)
+        policies = replace(policies, parameters=solutions)
+        return self._evaluate(policies, key, episodes, active, store_transitions)
 
     def evaluate_elites(
         self, elites: Mapping[str, NumpyArray], key: Array, episodes: int, active: NumpyArray
@@ -241,14 +240,14 @@ class PolicyProblem:
         return self._evaluate(Policy.of_elite(elites), key, episodes, active, False)
 
     def _evaluate(
-        self, policies: Policy, key: Array, episodes: int, active: NumpyArray | None, record: bool
+        self, policies: Policy, key: Array, episodes: int, active: NumpyArray | None, store_transitions: bool
     ) -> Evaluation:
-        record = record and self.replay is not None and self.records_evaluations
-        if (episodes, record) not in self._evaluators:
-            self._evaluators[episodes, record] = self.executor.evaluator(
-                self.task, self.actor, episodes, self.sample_actions, record
+        store = store_transitions and self.replay is not None and self.stores_evaluations
+        if (episodes, store) not in self._evaluators:
+            self._evaluators[episodes, store] = self.executor.evaluator(
+                self.task, self.actor, episodes, self.sample_actions, store
             )
-        scores, transitions = self._evaluators[episodes, record](policies, key, active)  # (n, episodes)
+        scores, transitions = self._evaluators[episodes, store](policies, key, active)  # (n, episodes)
         if transitions is not None:
             self.add_to_replay(transitions)
         diverged = scores.diverged.any(axis=1)
@@ -266,7 +265,7 @@ class PolicyProblem:
 
     # Replay buffers of off-policy learners.
 
-    records_evaluations = False
+    stores_evaluations = False
     """Whether evaluated policies fill the replay buffer."""
 
     def add_to_replay(self, transitions: Transitions) -> None:

@@ -59,8 +59,13 @@ def test_a_section_is_removed_and_added() -> None:
     added = replace_from_text(PAPER, {"confirm": "default"})
     assert added.confirm is not None
     assert replace_from_text(PAPER, {"confirm.episodes": "3"}) == added.replace(**{"confirm.episodes": 3})
-    removed = replace_from_text(LAPTOP, {"confirm.episodes": "3", "confirm": "none"})
-    assert removed == LAPTOP.replace(confirm=None)
+
+
+@pytest.mark.parametrize("first", ["confirm", "confirm.max-measure-std"])
+def test_a_section_that_is_disabled_cannot_have_settings(first: str) -> None:
+    texts = {"confirm": "none", "confirm.max-measure-std": "0"}
+    with pytest.raises(InputError, match="--confirm none disables what --confirm"):
+        replace_from_text(LAPTOP, {first: texts[first], **texts})
 
 
 @pytest.mark.parametrize(

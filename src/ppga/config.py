@@ -177,7 +177,8 @@ def replace_from_text(config: Config, changes: Mapping[str, str]) -> Config:
         changes: name -> text; dashes in names stand for underscores.
 
     Raises:
-        InputError: an unknown name, or a text that is not a value of its setting.
+        InputError: an unknown name, a text that is not a value of its setting, or a setting of a section that
+            another text disables.
     """
     kinds = dict(setting_types(type(config)))
     for given, text in changes.items():
@@ -185,6 +186,8 @@ def replace_from_text(config: Config, changes: Mapping[str, str]) -> Config:
         if name not in kinds:
             raise InputError(_unknown_setting(name, list(kinds)))
         section, dot, _ = name.partition(".")
+        if dot and changes.get(section, "").lower() == "none":
+            raise InputError(f"{option(section)} none disables what {option(name)} sets; leave one out.")
         if dot and getattr(config, section) is None:
             config = replace_nested(config, {section: without_none(kinds[section])[0]()})
         config = replace_nested(config, {name: _from_text(kinds[name], text.strip(), name)})

@@ -78,6 +78,28 @@ def test_a_run_can_start_with_the_elites_of_another(tmp_path: Path) -> None:
     assert second.record["search_objective"] == pytest.approx(best["objective"], rel=1e-5)
 
 
+@pytest.mark.parametrize("algorithm", ["ppga", "ppga-no-measures", "cma-maega-td3-es", "sep-cma-mae"])
+def test_initial_elites_move_the_thresholds_of_the_soft_archive(algorithm: str) -> None:
+    """An algorithm that starts with elites gains nothing by finding the same ones again."""
+    task = "hopper" if algorithm == "cma-maega-td3-es" else "sphere"
+    config, _ = ppga.preset("smoke", task, algorithm)
+    started = make_algorithm(task, config.replace(**{"archive.alpha": 1.0, "archive.threshold_min": -1e6}))
+    n = 5
+    low, high = np.array(started.problem.measure_ranges).T
+    fields = {name: np.ones((n, *shape), np.float32) for name, shape in started.problem.fields.items()}
+    elites = {
+        "solution": np.zeros((n, started.problem.solution_size), np.float32),
+        "objective": np.arange(n, dtype=np.float32),
+        "measures": np.linspace(low, high, n).astype(np.float32),
+        **fields,
+    }
+    started.start(elites)
+    assert started.soft is not None
+    again = started.soft.add(elites["solution"], elites["objective"], elites["measures"])
+    assert not again.entered.any()
+    np.testing.assert_array_equal(again.improvement, np.zeros(n))
+
+
 def test_a_run_resumes_without_the_elites_that_it_started_with(tmp_path: Path) -> None:
     ppga.train("sphere", SPHERE, budget=Budget(iterations=2), output=tmp_path / "first")
     config = replace(SPHERE, init_from=str(tmp_path / "first"), seed=5)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ppga import random
-from ppga.archives import ArchiveConfig, EliteArchive, SoftArchive
+from ppga.archives import ArchiveConfig, EliteArchive, SoftArchive, SoftArchiveConfig
 from ppga.config import (
     LoggingConfig,
     SimulationConfig,
@@ -119,10 +119,14 @@ class Algorithm:
     supports_analytic_problems: ClassVar[bool] = False
     """Whether it also searches problems without rollouts, such as the sphere."""
     soft_archive: ClassVar[type[SoftArchive]] = SoftArchive
-    """Class of its soft archive, if its config has one."""
+    """Class of its soft archive."""
+    soft: SoftArchive | None = None
+    """Its soft archive, if the config has settings of one."""
 
     def __init__(self, problem: Any, config: Any, elites: EliteArchive) -> None:
         self.problem, self.config, self.elites = problem, config, elites
+        if isinstance(config.archive, SoftArchiveConfig):
+            self.soft = self.soft_archive(elites, config.archive)
         self.iteration = self.evaluations = self.episodes = self.env_steps = 0
         self.restarts = self.nonfinite = 0
         self.problem_state: Any = None  # from `start` or `load_state`
@@ -156,10 +160,12 @@ class Algorithm:
             self.add_initial_elites(elites)
 
     def add_initial_elites(self, elites: Mapping[str, NumpyArray]) -> None:
-        """Add elites (n, ...) of another run to the archive and continue from the best one."""
+        """Add elites (n, ...) of another run to the archives and continue from the best one."""
         names = ("solution", "objective", "measures", *self.problem.fields)
         fields = {name: elites[name] for name in names}
         self.elites.add(**fields, episodes=elites.get("episodes", 1))
+        if self.soft is not None:
+            self.soft.add(elites["solution"], elites["objective"], elites["measures"])
         best = int(np.argmax(elites["objective"]))
         elite = {name: values[best] for name, values in fields.items()}
         self.problem_state = self.problem.start_at(self.problem_state, elite, self.key("start at elite"))

@@ -17,10 +17,10 @@ class EmitterAlgorithm(Algorithm):
     """Base class of algorithms that tell pyribs' emitters the improvement of the soft archive."""
 
     soft_archive = RibsSoftArchive
+    soft: RibsSoftArchive
 
     def __init__(self, problem: Any, config: AlgorithmConfig, elites: EliteArchive) -> None:
         super().__init__(problem, config, elites)
-        self.soft = RibsSoftArchive(elites, config.archive)  # type: ignore[arg-type]  # of these algorithms
         self.emitters = self.make_emitters(np.zeros((self.emitter_count, problem.solution_size), np.float32))
 
     @property
@@ -38,11 +38,6 @@ class EmitterAlgorithm(Algorithm):
         self.emitters = self.make_emitters(
             self.problem.random(self.key("first solutions"), self.emitter_count)
         )
-
-    def add_initial_elites(self, elites: Mapping[str, NumpyArray]) -> None:
-        """Add elites (n, ...) of another run to both archives."""
-        super().add_initial_elites(elites)
-        self.soft.add(elites["solution"], elites["objective"], elites["measures"])
 
     def tell(self, solutions: NumpyArray, scores: Evaluation, added: SoftAddition) -> None:
         """Tell every emitter the results of its solutions.

@@ -27,10 +27,10 @@ class PPGA(Algorithm):
     supports_analytic_problems = True
     problem: GradientProblem
     config: PPGAConfig
+    soft: SoftArchive
 
     def __init__(self, problem: GradientProblem, config: PPGAConfig, elites: EliteArchive) -> None:
         super().__init__(problem, config, elites)
-        self.soft = SoftArchive(elites, config.archive)
         self.gradient_count = self.count_gradients(len(problem.measure_names))
         self.strategy = make_strategy(config.strategy, self.gradient_count, config.branches, config.seed)
         self.reset_strategy("first mean")

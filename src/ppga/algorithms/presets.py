@@ -92,11 +92,9 @@ def fitted(config: AlgorithmConfig, task: Environment) -> AlgorithmConfig:
     ppo = getattr(config, "ppo", None)
     if ppo is not None:
         changes["ppo.environments"] = math.ceil(ppo.environments / agents) * agents
-    if (
-        config.confirm is not None and agents > 3
-    ):  # with that many measures hardly any policy repeats all of them
+    if config.confirm is not None and agents > 3:  # hardly any policy repeats that many measures
         changes["confirm.max_measure_std"] = 0.0
     archive = config.archive
     if isinstance(archive, SoftArchiveConfig) and archive.threshold_min is not None:
-        changes["archive.threshold_min"] = task.qd_offset
+        changes["archive.threshold_min"] = min(archive.threshold_min, task.qd_offset)
     return replace_nested(config, changes)

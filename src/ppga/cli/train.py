@@ -69,7 +69,7 @@ class TrainOptions:
         minutes: stop after this many minutes, in all sessions together
         env_steps: stop after this many control steps of learning and evaluation
         evaluations: stop after this many evaluated policies
-        address: HOST:PORT of a running Ray cluster, or auto; for --cluster jax, of the first process
+        address: address of a running Ray cluster, or auto; for --cluster jax, of the first process
         workers: number of Ray workers, on which results do not depend, or of processes for --cluster jax
         rank: for --cluster jax, the number of this process, from 0. The first one writes the run
         quiet: print warnings and the result only

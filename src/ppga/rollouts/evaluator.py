@@ -14,6 +14,10 @@ from ppga.rollouts.episodes import Scores, Transitions, episode_keys, play
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
+MULTIPLE = 16
+"""Environments are a multiple of this, the numbers in a CPU's vector. XLA rounds differently at the end of
+arrays that do not fill their vectors, and scores must not depend on a policy's place in a batch."""
+
 
 class Evaluator:
     """Plays several episodes with each of many policies, all at once.
@@ -109,21 +113,24 @@ class Evaluator:
         self, task: Environment, policies: Policy, keys: Array, active: Array
     ) -> tuple[Scores, Transitions | None]:
         n, episodes = len(policies.parameters), self.episodes
+        total = n * episodes
+        surplus = -total % MULTIPLE  # environments without an episode
 
         def act(observation: Array, keys: Array, steps: Array) -> Array:  # noqa: ARG001
-            by_policy = observation.reshape(n, episodes, -1)
+            by_policy = observation[:total].reshape(n, episodes, -1)
             action = jax.vmap(lambda policy, inputs: policy.mean_action(self.network, inputs))(
                 policies, by_policy
             )
-            action = jnp.asarray(action.reshape(n * episodes, -1))
+            action = jnp.pad(action.reshape(total, -1), ((0, surplus), (0, 0)))
             if self.sample_actions:
+                log_std = jnp.pad(jnp.repeat(policies.log_std, episodes, axis=0), ((0, surplus), (0, 0)))
                 noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
-                action += jnp.exp(jnp.repeat(policies.log_std, episodes, axis=0)) * noise
+                action += jnp.exp(log_std) * noise
             return action
 
-        flat_keys = keys.reshape(n * episodes)
-        flat_active = jnp.repeat(active, episodes)
-        record_every = episodes if self.record else 0
-        flat, transitions = play(task, act, flat_keys, n * episodes, flat_active, record_every)
-        scores: Scores = jax.tree.map(lambda rows: rows.reshape(n, episodes, *rows.shape[1:]), flat)
-        return scores, transitions
+        flat_keys = keys.reshape(total)[jnp.minimum(jnp.arange(total + surplus), total - 1)]
+        flat_active = jnp.pad(jnp.repeat(active, episodes), (0, surplus))
+        stored = episodes if self.record else 0
+        flat, transitions = play(task, act, flat_keys, total + surplus, flat_active, stored)
+        scores: Scores = jax.tree.map(lambda rows: rows[:total].reshape(n, episodes, *rows.shape[1:]), flat)
+        return scores, jax.tree.map(lambda rows: rows[:n], transitions)

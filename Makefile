@@ -11,11 +11,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # a half-made .venv is not taken for a whole one
 .DELETE_ON_ERROR:
 
-.PHONY: help demo test long fuzz system lint format docs bench package clean
+.PHONY: help demo test quick long fuzz system lint format docs bench package clean
 
 help:
 	@echo "make demo    install, train an archive for five minutes, and see it"
-	@echo "make test    install, lint, and run all tests (about a quarter of an hour)"
+	@echo "make test    install, lint, and run all tests (about twelve minutes)"
+	@echo "make quick   lint, and the tests without clusters, browsers and many runs (less than four minutes)"
 	@echo "make long    the few tests that take minutes each"
 	@echo "make fuzz    throw odd files, settings, requests and faults at it for long (an hour or so)"
 	@echo "make lint    ruff, mypy, and the layers of the package"
@@ -48,6 +49,9 @@ lint: $(DEV_READY)
 
 test: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+quick: lint
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not long and not slow"
 
 long: $(DEV_READY)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m long

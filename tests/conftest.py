@@ -26,6 +26,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
+# pytest-xdist sets the size of a terminal, and a console keeps what it finds when it is made.
+for variable in ("COLUMNS", "LINES"):
+    os.environ.pop(variable, None)
+
 # What a script begins in the background ignores Ctrl-C, and so do its children; a terminal's do not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,11 +44,21 @@ hypothesis.settings.load_profile("ppga")
 
 LONGEST = ("algorithms", "viewer", "cluster", "devices", "study", "brax", "cli", "faults")
 """Files of tests that are begun first, so that no core is left alone with one of them in the end."""
+SLOW = (
+    "algorithms", "benchmarks", "brax", "cluster", "commands", "devices", "faults", "long_runs",
+    "mjx_engine", "nonfinite", "optional_output", "race", "random", "reading", "report", "reproduce",
+    "resume", "slurm", "stopping", "study", "torn_logs", "untrusted_archives", "viewer", "worker_pool",
+)  # fmt: skip
+"""Files of tests that `make quick` leaves out: they start processes or browsers, or make many runs."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    for item in items:
+        if item.path.stem.removeprefix("test_") in SLOW:
+            item.add_marker("slow")
 
 
 @pytest.fixture(params=NAMES)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ppga.cli import main
-from ppga.cli.common import console  # noqa: F401  # import it now: it keeps the COLUMNS of that moment
 
 import benchmarks.__main__
 from helpers.tasks import registry_restored

@@ -228,7 +228,7 @@ def recover(
         def report(done: int, of: int, before: int = number * n) -> None:
             progress(before + done, of * sets)
 
-        results.append(play_all(archive, task, episodes, seed + number, report, evaluator)[0])
+        results.append(play_all(archive, task, episodes, seed + number, report, evaluator)["objective"])
     rewards = np.stack(results)  # (s, n, episodes)
     finite = np.isfinite(rewards)
     if not finite.any():

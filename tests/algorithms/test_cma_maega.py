@@ -18,7 +18,8 @@ def test_openai_es_estimates_the_gradients_of_measures() -> None:
     noise = mirrored_noise(rng, 2000, 10)
     np.testing.assert_array_equal(noise[:1000], -noise[1000:])
     measures = (noise @ truth.T).astype(np.float32)
-    scores = Evaluation(np.zeros(2000), measures, np.zeros((2000, 2)), 0, 2000, 2000)
+    zeros, ones = np.zeros(2000), np.ones(2000)
+    scores = Evaluation(zeros, zeros, measures, np.zeros((2000, 2)), ones, ones, 0, 2000, 2000)
     algorithm: Any = SimpleNamespace(config=CMAMAEGAConfig(es=ESConfig(sigma=0.02)))
     estimated = CMAMAEGA.measure_gradients(algorithm, noise, scores)
     for gradient, true in zip(estimated, truth, strict=True):

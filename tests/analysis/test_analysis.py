@@ -107,6 +107,9 @@ def test_the_corrected_archive_of_deterministic_policies_is_the_archive(task: Sa
     np.testing.assert_allclose(again.elites["objective"], archive.elites["objective"], rtol=1e-3)
     np.testing.assert_array_equal(again.elites["solution"], archive.elites["solution"])
     np.testing.assert_array_equal(again.elites["episodes"], 2)
+    for name in ("length", "survival"):
+        np.testing.assert_allclose(again.elites[name], archive.elites[name], err_msg=name)
+    assert again.survivor_coverage == archive.survivor_coverage
     np.testing.assert_allclose(evaluation.objective_std, 0, atol=1e-3)
     np.testing.assert_allclose(evaluation.drift, 0, atol=1e-5)
     assert reports[-1] == (len(archive), len(archive))

@@ -76,7 +76,7 @@ def evaluate(
     stop: int | None = None,
     episodes: int = EPISODES,
     seed: int = 0,
-) -> tuple[tuple[NumpyArray, NumpyArray], list[int]]:
+) -> tuple[dict[str, NumpyArray], list[int]]:
     """Objectives and measures of all episodes, and the numbers of elites that progress was reported for.
 
     Args:
@@ -98,9 +98,10 @@ def evaluate(
     return results, reports
 
 
-def assert_equal(a: tuple[NumpyArray, NumpyArray], b: tuple[NumpyArray, NumpyArray]) -> None:
-    for values, expected in zip(a, b, strict=True):
-        np.testing.assert_array_equal(values, expected)
+def assert_equal(a: dict[str, NumpyArray], b: dict[str, NumpyArray]) -> None:
+    assert a.keys() == b.keys()
+    for name, values in a.items():
+        np.testing.assert_array_equal(values, b[name], err_msg=name)
 
 
 def interrupt(archive: Archive, partial: Path, stop: int = 4) -> None:

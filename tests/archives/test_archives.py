@@ -65,7 +65,10 @@ def test_archives_are_saved_loaded_and_converted_to_pyribs(kind: Any, tmp_path: 
     assert ribs.stats.coverage == pytest.approx(loaded.coverage)
     assert sorted(ribs.data("index")) == sorted(loaded.elites["index"])
     frame = loaded.to_pandas()
-    assert list(frame.columns) == ["index", "objective", "left", "right"]
+    assert list(frame.columns) == [
+        "index", "objective", "left", "left std", "right", "right std",
+        "objective_std", "length", "survival",
+    ]  # fmt: skip
     np.testing.assert_array_equal(frame["objective"], loaded.elites["objective"])
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ppga.archives import ArchiveConfig, EliteArchive
 from ppga.errors import InputError
+from ppga.storage import NumpyArray
 
 RANGES = ((0.0, 1.0), (0.0, 1.0))
 
@@ -35,19 +36,55 @@ def candidates(rng: np.random.Generator, n: int) -> dict[str, Any]:
     }
 
 
+def merge(archive: EliteArchive, cells: Any, objective: Any, measures: Any, episodes: int) -> NumpyArray:
+    """Merge new episodes that do not vary, in which all elites survive."""
+    n = len(cells)
+    statistics = {"objective_std": np.zeros(n), "measures_std": np.zeros((n, 2)), "length": np.ones(n)}
+    scores = {"objective": np.array(objective), "measures": np.array(measures), "survival": np.ones(n)}
+    return archive.merge(np.array(cells), episodes, **scores, **statistics)
+
+
+def test_elites_that_survive_too_few_episodes_are_not_admitted() -> None:
+    archive = EliteArchive(1, (2, 2), RANGES, {}, -5.0, ArchiveConfig(), min_survival=0.75)
+    places = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.8]], np.float32)
+    survival = np.array([0.75, 0.7, 1.0])
+    solution = np.zeros((3, 1))
+    assert not archive.add(solution, np.ones(3), places).any(), "their survival is not known"
+    added = archive.add(solution, np.ones(3), places, 4, survival=survival, length=np.full(3, 9.0))
+    assert added.tolist() == [True, False, True]
+    assert archive.metrics()["survivor_coverage"] == archive.metrics()["coverage"] == 0.5
+    # (4 * 0.75 + 4 * 0) / 8 is too little, and (4 * 1 + 4 * 0.6) / 8 is not
+    fallen: dict[str, Any] = {"objective": np.ones(2), "measures": places[[0, 2]], "length": np.full(2, 5.0)}
+    stds = {"objective_std": np.zeros(2), "measures_std": np.zeros((2, 2))}
+    survival = np.array([0.0, 0.6])
+    moved = archive.merge(archive.occupied, 4, survival=survival, **fallen, **stds)
+    assert moved.tolist() == [True, False]
+    np.testing.assert_allclose(archive.elites()["survival"], [0.8])
+    np.testing.assert_allclose(archive.elites()["length"], [7.0])
+
+
+def test_without_a_minimum_the_coverage_of_survivors_counts_them() -> None:
+    archive = empty()
+    places = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.8]], np.float32)
+    archive.add(np.zeros((3, 1)), np.ones(3), places, survival=np.array([0.7, 0.75, 1.0]))
+    assert archive.metrics()["coverage"] == 0.75
+    assert archive.metrics()["survivor_coverage"] == 0.5
+    assert empty().metrics()["survivor_coverage"] == 0.0
+
+
 def test_reevaluated_elites_move_to_the_cell_of_all_their_episodes() -> None:
     archive = empty()
     places = np.array([[0.2, 0.2], [0.8, 0.2], [0.8, 0.8]], np.float32)
     archive.add(np.arange(3.0)[:, None], np.array([4.0, 2.0, 1.0]), places, np.array([2, 6, 8]))
     assert archive.least_evaluated(2).tolist() == [0, 2], "cells of the first two: 2 and 6 episodes"
     # the first was lucky in 2 of 8 episodes: 4/4 + 3/4 * 0 = 1, and it moves to (0.2 + 3 * 0.8) / 4 = 0.65
-    moved = archive.merge(np.array([0]), np.zeros(1), np.array([[0.8, 0.2]]), 6)
+    moved = merge(archive, [0], [0.0], [[0.8, 0.2]], 6)
     assert moved.tolist() == [True]
     assert archive.occupied.tolist() == [2, 3], "the elite of its new cell is better"
     assert archive.metrics()["best"] == 2.0 == archive.best()["objective"]
     assert archive.would_enter(np.array([-1.0]), places[:1]).tolist() == [True], "its old cell is empty"
 
-    moved = archive.merge(np.array([2, 3]), np.array([8.0, 3.0]), places[1:], 2)
+    moved = merge(archive, [2, 3], [8.0, 3.0], places[1:], 2)
     assert moved.tolist() == [False, False]
     np.testing.assert_allclose(archive.elites()["objective"], [2 + 6 * 2 / 8, 1 + 2 * 2 / 10])
     assert archive.episodes[[2, 3]].tolist() == [8, 10]
@@ -55,7 +92,7 @@ def test_reevaluated_elites_move_to_the_cell_of_all_their_episodes() -> None:
     copy.load_state(archive.state())
     assert copy.episodes.tolist() == archive.episodes.tolist()
 
-    moved = archive.merge(np.array([2, 3]), np.array([np.nan, 1.4]), places[1:], 2)
+    moved = merge(archive, [2, 3], [np.nan, 1.4], places[1:], 2)
     assert moved.tolist() == [True, False]
     assert archive.occupied.tolist() == [3], "an elite whose new scores are not finite is removed"
 

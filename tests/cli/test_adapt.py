@@ -47,7 +47,7 @@ def test_each_set_has_its_own_seed_and_is_scored_by_other_episodes(walkers: Path
     task = ppga.damaged(robot("walker2d", episode_length=20), ["friction:0.3"])
     recovery = recover(archive, task, 2, 3, seed=4, sets=2)
     for number, adaptation in enumerate(recovery.adaptations):
-        rewards, _ = play_all(archive, task, 3, 4 + number)
+        rewards = play_all(archive, task, 3, 4 + number)["objective"]
         trial = dict(zip(archive.elites["index"].tolist(), rewards[:, 0].tolist(), strict=True))
         expected = ppga.adapt(archive, trial.__getitem__, 2)
         np.testing.assert_array_equal(adaptation.cells, expected.cells)

@@ -183,6 +183,8 @@ def test_an_evaluation_counts_its_policies_episodes_and_steps() -> None:
     np.testing.assert_array_equal(scores.objective, again.objective)
     assert scores.objective.shape == (4,)
     assert scores.measures.shape == scores.measures_std.shape == (4, 1)
+    np.testing.assert_array_equal(scores.length, np.full(4, 10), "a hopper does not fall within ten steps")
+    np.testing.assert_array_equal(scores.survival, np.ones(4))
     assert scores.policies == 4
     assert scores.episodes == 4 * 2
     assert 0 < scores.env_steps <= 8 * 10

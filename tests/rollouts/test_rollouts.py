@@ -48,6 +48,7 @@ def test_scores_are_sums_and_means_over_the_steps_of_an_episode(name: str) -> No
             rewards[i].append(float(state.reward[i]))
             proxies[i].append(state.proxies[i])
     assert scores.steps.tolist() == [len(episode) for episode in rewards]
+    assert scores.terminated.tolist() == [len(episode) < task.episode_length for episode in rewards]
     np.testing.assert_allclose(scores.objective, [sum(episode) for episode in rewards], rtol=1e-4)
     np.testing.assert_allclose(
         scores.measures, [jnp.stack(episode).mean(0) for episode in proxies], rtol=1e-5

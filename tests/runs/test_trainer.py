@@ -64,6 +64,26 @@ def test_callbacks_get_every_iteration_and_can_stop_the_run() -> None:
     assert iterations == [1, 2, 3, 4]
 
 
+def test_elites_survive_as_often_as_the_settings_say(tmp_path: Path) -> None:
+    """Random policies of hoppers may fall within 30 steps."""
+    config, budget = ppga.preset("smoke", "hopper", "map-elites")
+    config = config.replace(**{"simulation.episode_length": 30, "batch_size": 24})
+    archive = ppga.train("hopper", config, budget=budget).archive
+    survival, length = archive.elites["survival"], archive.elites["length"]
+    assert (survival < 1).any()
+    assert (survival == 1).any()
+    np.testing.assert_array_equal(length == 30, survival == 1)
+    assert archive.survivor_coverage == (survival >= 0.75).mean() * archive.coverage
+    picky = config.replace(**{"evaluation.min_survival": 1.0})
+    survivors = ppga.train("hopper", picky, budget=budget).archive
+    assert 0 < len(survivors) < len(archive)
+    np.testing.assert_array_equal(survivors.elites["survival"], 1)
+    unknown = {name: values for name, values in archive.elites.items() if name != "survival"}
+    replace(archive, elites=unknown).save(tmp_path / "old.safetensors")
+    with pytest.raises(InputError, match="needs to know how often the elites of the initial archive survive"):
+        ppga.train("hopper", replace(picky, init_from=str(tmp_path / "old.safetensors")), budget=budget)
+
+
 # Runs that start with the elites of another run.
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import ppga
 from ppga import InputError
 from ppga.archives import ArchiveConfig, EliteArchive
+from ppga.archives.statistics import statistics_shapes
 from ppga.problems import LearningReport, Sphere
 from ppga.runs.build import make_algorithm
 from ppga.search import LegConfig, LegSchedule, RestartRule, RewardPhaseConfig
@@ -256,6 +257,7 @@ def test_an_elite_comes_with_all_its_fields() -> None:
         elite = rule.elite(elites, np.random.default_rng(0))
         assert {name: np.shape(values) for name, values in elite.items()} == {
             "solution": (1,), "objective": (), "measures": (1,), "log_std": (2,), "index": (),
+            **statistics_shapes(1),
         }  # fmt: skip
         np.testing.assert_array_equal(elite["log_std"], [0.25, 0.5])
 

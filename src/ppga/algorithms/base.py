@@ -14,6 +14,7 @@ import numpy as np
 
 from ppga import random
 from ppga.archives import ArchiveConfig, EliteArchive, SoftArchive, SoftArchiveConfig
+from ppga.archives.statistics import STATISTICS
 from ppga.config import (
     LoggingConfig,
     SimulationConfig,
@@ -161,8 +162,8 @@ class Algorithm:
 
     def add_initial_elites(self, elites: Mapping[str, NumpyArray]) -> None:
         """Add elites (n, ...) of another run to the archives and continue from the best one."""
-        names = ("solution", "objective", "measures", *self.problem.fields)
-        fields = {name: elites[name] for name in names}
+        names = ("solution", "objective", "measures", *STATISTICS, *self.problem.fields)
+        fields = {name: elites[name] for name in names if name in elites}
         self.elites.add(**fields, episodes=elites.get("episodes", 1))
         if self.soft is not None:
             self.soft.add(elites["solution"], elites["objective"], elites["measures"])
@@ -274,11 +275,11 @@ class Algorithm:
         Returns:
             The number of new elites.
         """
-        objective, measures, episodes = scores.objective, scores.measures, self.config.evaluation.episodes
+        final, episodes = scores.scores(), self.config.evaluation.episodes
         if self.confirmation is not None:
             with self.timed("confirm"):
                 key, episodes = self.key(stream), self.confirmation.config.episodes
-                objective, measures = self.confirmation.confirm(self.problem_state, solutions, scores, key)
+                final = self.confirmation.confirm(self.problem_state, solutions, scores, key)
         with self.timed("archive"):
             if fields is None:
                 shared = self.problem.stored_fields(self.problem_state)
@@ -286,7 +287,7 @@ class Algorithm:
                     name: np.broadcast_to(values, (len(solutions), *values.shape))
                     for name, values in shared.items()
                 }
-            return int(self.elites.add(solutions, objective, measures, episodes, **fields).sum())
+            return int(self.elites.add(solutions, episodes=episodes, **final, **fields).sum())
 
     # Checkpoints.
 

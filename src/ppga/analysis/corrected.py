@@ -43,6 +43,8 @@ class Evaluation:
         objective_std: (n,) standard deviation over the episodes.
         measures: (n, k) mean over the episodes.
         measures_std: (n, k) standard deviation over the episodes.
+        length: (n,) mean number of control steps.
+        survival: (n,) share of the episodes that lasted until the time limit.
         archived_objective: (n,) objective in the archive.
         archived_measures: (n, k) measures in the archive.
         episodes: episodes of each elite.
@@ -56,6 +58,8 @@ class Evaluation:
     objective_std: NumpyArray
     measures: NumpyArray
     measures_std: NumpyArray
+    length: NumpyArray
+    survival: NumpyArray
     archived_objective: NumpyArray
     archived_measures: NumpyArray
     episodes: int
@@ -77,6 +81,8 @@ class Evaluation:
             "objective": self.archived_objective,
             "objective_mean": self.objective,
             "objective_std": self.objective_std,
+            "length": self.length,
+            "survival": self.survival,
             "drift": self.drift,
         }
         for number, name in enumerate(self.corrected.measure_names):
@@ -111,8 +117,8 @@ def evaluate(
             resumed from it, with the same results as without interruption. None for no such file.
     """
     task = task or task_of(archive, physics)
-    objectives, measures = play_all(archive, task, episodes, seed, progress, partial=partial)
-    return _correct(archive, objectives, measures, task.physics_name)
+    results = play_all(archive, task, episodes, seed, progress, partial=partial)
+    return _correct(archive, results, task.physics_name)
 
 
 def play_all(
@@ -123,8 +129,8 @@ def play_all(
     progress: Callable[[int, int], None] = lambda _done, _of: None,
     evaluator: Evaluator | None = None,
     partial: Path | None = None,
-) -> tuple[NumpyArray, NumpyArray]:
-    """Objectives (n, episodes) and measures (n, episodes, k) of all elites; NaN where the physics diverged.
+) -> dict[str, NumpyArray]:
+    """Scores of all elites in each episode.
 
     Args:
         archive: an archive of policies.
@@ -135,6 +141,10 @@ def play_all(
         evaluator: by `make_evaluator` for the same archive, task and episodes, to compile only once for
             several calls.
         partial: see `evaluate`.
+
+    Returns:
+        objective (n, episodes), NaN where the physics diverged; measures (n, episodes, k); steps (n,
+        episodes); and survived (n, episodes) bool, whether the episode lasted until the time limit.
     """
     evaluator = evaluator or make_evaluator(archive, task, episodes)
     n, batch = len(archive), min(len(archive), max(1, AT_ONCE // episodes))
@@ -142,6 +152,8 @@ def play_all(
     results = {
         "objective": np.zeros((0, episodes), np.float32),
         "measures": np.zeros((0, episodes, len(archive.measure_names)), np.float32),
+        "steps": np.zeros((0, episodes), np.int32),
+        "survived": np.zeros((0, episodes), bool),
     }
     description: dict[str, Any] = {}
     if partial is not None:
@@ -161,6 +173,8 @@ def play_all(
         added = {
             "objective": np.where(diverged, np.nan, np.asarray(scores.objective)[:new]),
             "measures": np.asarray(scores.measures)[:new],
+            "steps": np.asarray(scores.steps)[:new],
+            "survived": ~np.asarray(scores.terminated)[:new],
         }
         results = {name: np.concatenate([values, added[name]]) for name, values in results.items()}
         if partial is not None:
@@ -169,7 +183,7 @@ def play_all(
             except OSError as error:
                 raise InputError(f"cannot write to {partial.parent}: {error.strerror or error}.") from None
         progress(len(results["objective"]), n)
-    return results["objective"], results["measures"]
+    return results
 
 
 def evaluated(partial: Path) -> int:
@@ -202,7 +216,7 @@ def _partial_results(
         return empty
     done = len(results["objective"]) if stored == description and results.keys() == empty.keys() else 0
     fits = all(
-        values.shape == (done, *empty[name].shape[1:]) and values.dtype.kind == "f"
+        values.shape == (done, *empty[name].shape[1:]) and values.dtype == empty[name].dtype
         for name, values in results.items()
     )
     if not (done and fits and (done == n or (done < n and done % batch == 0))):
@@ -286,6 +300,7 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, Any]:
         "coverage": metrics.coverage(objective, archive.cells),
         "best": metrics.best(objective),
         "mean": metrics.mean(objective),
+        "survivor_coverage": archive.survivor_coverage,
         "elites": len(archive),
         "evaluated": len(evaluation.index),
         "diverged": int((~finite).sum()),
@@ -379,15 +394,21 @@ def _check_fits(archive: Archive, task: Environment) -> None:
         )
 
 
-def _correct(archive: Archive, objectives: NumpyArray, measures: NumpyArray, physics: str) -> Evaluation:
+def _correct(archive: Archive, results: dict[str, NumpyArray], physics: str) -> Evaluation:
     """Means, standard deviations and the corrected archive.
 
     Args:
         archive: the evaluated archive.
-        objectives: (n, episodes) of its elites.
-        measures: (n, episodes, k) of its elites.
+        results: scores of its elites, see `play_all`.
         physics: engine of the evaluation.
     """
+    objectives, measures = results["objective"], results["measures"]
+    statistics = {
+        "objective_std": objectives.std(axis=1),
+        "measures_std": measures.std(axis=1),
+        "length": results["steps"].mean(axis=1),
+        "survival": results["survived"].mean(axis=1),
+    }
     objective, mean_measures = objectives.mean(axis=1), measures.mean(axis=1)
     finite = np.isfinite(objective) & np.isfinite(mean_measures).all(axis=1)
     new_index = np.full(len(objective), -1)
@@ -399,6 +420,7 @@ def _correct(archive: Archive, objectives: NumpyArray, measures: NumpyArray, phy
         "objective": objective[rows].astype(np.float32),
         "measures": mean_measures[rows].astype(np.float32),
         "episodes": np.full(len(rows), objectives.shape[1], np.int32),
+        **{name: values[rows].astype(np.float32) for name, values in statistics.items()},
     }
     description = archive.description | {"corrected": {"episodes": objectives.shape[1], "physics": physics}}
     return Evaluation(
@@ -406,9 +428,8 @@ def _correct(archive: Archive, objectives: NumpyArray, measures: NumpyArray, phy
         index=np.asarray(archive.elites["index"]),
         new_index=new_index,
         objective=objective,
-        objective_std=objectives.std(axis=1),
         measures=mean_measures,
-        measures_std=measures.std(axis=1),
+        **statistics,
         archived_objective=np.asarray(archive.elites["objective"]),
         archived_measures=np.asarray(archive.elites["measures"]),
         episodes=objectives.shape[1],

@@ -29,6 +29,7 @@ MAX_INSIDE = 5
 NAMES = {  # of metrics, as they appear in figures and tables
     "qd_score": "QD-score",
     "coverage": "coverage",
+    "survivor_coverage": "coverage of survivors",
     "best": "best reward",
     "mean": "mean reward of the elites",
     "evaluations": "evaluated policies",
@@ -171,7 +172,7 @@ def curve(
         over: evaluations, env_steps or wall_time.
         axes: axes to draw on; new ones by default.
     """
-    check_choice("metric", what, ("qd_score", "coverage", "best", "mean"))
+    check_choice("metric", what, ("qd_score", "coverage", "survivor_coverage", "best", "mean"))
     check_choice("axis", over, ("evaluations", "env_steps", "wall_time"))
     axes = axes or new_axes()
     unit = 60.0 if over == "wall_time" else 1.0

@@ -55,6 +55,8 @@ PAPER = {
 }
 """Corrected coverage and best in Batra et al., ICLR 2024. Its QD-scores have an unpublished offset."""
 
+TABLE_METRICS = ("qd_score", "coverage", "survivor_coverage", "best", "mean")
+
 
 @dataclass
 class _Page:
@@ -134,11 +136,11 @@ def summary(runs: Sequence[Run]) -> "pandas.DataFrame":
         last = [run.metrics[-1] for run in members]
         row: dict[str, Any] = {"task": task, "algorithm": algorithm, "seeds": len(members)}
         row |= {
-            plots.NAMES[name]: _interval([line.get(name) for line in last], name) for name in ARCHIVE_METRICS
+            plots.NAMES[name]: _interval([line.get(name) for line in last], name) for name in TABLE_METRICS
         }
         evaluations = [run.evaluation for run in members if run.evaluation]
         row["corrected"] = f"{len(evaluations)} of {len(members)}"
-        for name in ARCHIVE_METRICS:
+        for name in TABLE_METRICS:
             row[f"corrected {plots.NAMES[name]}"] = _interval([each.get(name) for each in evaluations], name)
         row["QD offset"] = f"{last[0]['qd_offset']:g}"
         paper = PAPER.get(algorithm, {}).get(task)
@@ -152,7 +154,7 @@ def _interval(values: Sequence[float | None], name: str) -> str:
     known = np.array([value for value in values if value is not None], float)
     if not len(known):
         return "unknown"
-    form = ".1%" if name == "coverage" else ",.0f"
+    form = ".1%" if "coverage" in name else ",.0f"
     text = f"{known.mean():{form}}"
     if len(known) > 1:
         low, high = metrics.bootstrap(known)

@@ -144,6 +144,7 @@ def _read_archive(file: Path) -> Run:
         "qd_offset": archive.qd_offset,
         "qd_score": archive.qd_score,
         "coverage": archive.coverage,
+        "survivor_coverage": archive.survivor_coverage,
         "best": metrics.best(objective),
         "mean": metrics.mean(objective),
     }

@@ -19,6 +19,7 @@ from ppga.archives.format import (
     check_archive,
     check_shape,
 )
+from ppga.archives.statistics import MIN_SURVIVAL
 from ppga.errors import InputError
 from ppga.policies.network import VARIANCE_EPSILON, Network
 from ppga.storage import NumpyArray, write_tensors
@@ -37,9 +38,10 @@ class Archive:
     Attributes:
         description: task, network, cells, ranges, QD-score offset, and how the archive was made; JSON.
         elites: name -> array with one row for each elite, sorted by cell: index, solution (d), objective,
-            measures (k); optionally episodes; for policies log_std, observation_mean,
-            observation_variance, observation_count; and fields of the learner, such as returns_mean,
-            returns_covariance, returns_count (PPO) or critics, log_temperature, hyper (SAC).
+            measures (k); optionally episodes and `STATISTICS` over them (0 if not known); for policies
+            log_std, observation_mean, observation_variance, observation_count; and fields of the learner,
+            such as returns_mean, returns_covariance, returns_count (PPO) or critics, log_temperature, hyper
+            (SAC).
         centroids: (cells, k) of a CVT archive; None for a grid.
     """
 
@@ -87,6 +89,17 @@ class Archive:
     def coverage(self) -> float:
         """Share of the cells that are occupied."""
         return len(self) / self.cells
+
+    @property
+    def survivor_coverage(self) -> float | None:
+        """Share of the cells whose elites last until the time limit in at least 75% of their episodes.
+
+        None if that is not known.
+        """
+        survival = self.elites.get("survival")
+        if survival is None or not np.asarray(self.elites["length"]).all():
+            return None
+        return int((np.asarray(survival) >= MIN_SURVIVAL).sum()) / self.cells
 
     # Elites and policies.
 
@@ -218,7 +231,7 @@ class Archive:
     # Other libraries.
 
     def to_pandas(self, all_fields: bool = False) -> "pandas.DataFrame":
-        """A data frame with one row for each elite: its cell, objective and measures.
+        """A data frame with one row for each elite: its cell, objective, measures and their statistics.
 
         Args:
             all_fields: include solutions and all other fields that are numbers or vectors, in pyribs' columns

@@ -32,6 +32,13 @@ def to_pandas(archive: "Archive", all_fields: bool) -> "pandas.DataFrame":
     columns = {"index": archive.elites["index"], "objective": archive.elites["objective"]}
     for number, name in enumerate(archive.measure_names):
         columns[name] = archive.elites["measures"][:, number]
+        if "measures_std" in archive.elites:
+            columns[f"{name} std"] = archive.elites["measures_std"][:, number]
+    columns |= {
+        name: np.asarray(archive.elites[name])
+        for name in ("episodes", "objective_std", "length", "survival")
+        if name in archive.elites
+    }
     return pandas.DataFrame(columns)
 
 

@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 
 from ppga.archives.conversion import cells_of
 from ppga.archives.files import check_shape
+from ppga.archives.statistics import MIN_SURVIVAL, combined, statistics_shapes
 from ppga.config import check_whole, common
 from ppga.errors import InputError
 from ppga.storage import ArraySpec, NumpyArray, check_arrays, finite_rows
@@ -74,6 +75,7 @@ class EliteArchive:
         fields: what else is stored with each elite.
         qd_offset: subtracted from every objective in the QD-score.
         config: settings.
+        min_survival: share of their episodes that elites must last until the time limit.
 
     Attributes:
         shape: grid cells along each measure; (cells,) of a CVT.
@@ -88,9 +90,10 @@ class EliteArchive:
         fields: Fields,
         qd_offset: float,
         config: ArchiveConfig,
+        min_survival: float = 0.0,
     ) -> None:
         config.check(len(ranges))
-        self.ranges, self.qd_offset = ranges, qd_offset
+        self.ranges, self.qd_offset, self.min_survival = ranges, qd_offset, min_survival
         self.shape = tuple(config.shape or shape) if config.kind == "grid" else (config.cells,)
         self.cells = math.prod(self.shape)
         self._geometry: GridArchive | CVTArchive
@@ -98,7 +101,13 @@ class EliteArchive:
             self._geometry = GridArchive(solution_dim=0, dims=self.shape, ranges=ranges, dtype=np.float32)
         else:
             self._use_centroids(config.cells)
-        shapes = {"solution": (solution_size,), "objective": (), "measures": (len(ranges),), **fields}
+        shapes = {
+            "solution": (solution_size,),
+            "objective": (),
+            "measures": (len(ranges),),
+            **statistics_shapes(len(ranges)),
+            **fields,
+        }
         # zeros take memory only where they are written to
         self._data = {name: np.zeros((self.cells, *each), np.float32) for name, each in shapes.items()}
         self._occupied = np.zeros(self.cells, bool)
@@ -151,14 +160,24 @@ class EliteArchive:
 
     # Additions.
 
-    def would_enter(self, objective: NumpyArray, measures: NumpyArray) -> NumpyArray:
+    def would_enter(
+        self, objective: NumpyArray, measures: NumpyArray, survival: NumpyArray | None = None
+    ) -> NumpyArray:
         """Which (n,) candidates would become elites.
 
         A candidate enters if it is better than the elite of its cell, and the best of the candidates that
-        share the cell. Candidates that are not finite do not enter.
+        share the cell. Candidates that are not finite, or survive too few episodes, do not enter.
+
+        Args:
+            objective: (n,).
+            measures: (n, k).
+            survival: (n,) share of episodes that lasted until the time limit; 0 if it is not known.
         """
         enters = np.zeros(len(objective), bool)
-        rows = np.flatnonzero(np.isfinite(objective) & np.isfinite(measures).all(axis=1))
+        admitted = np.isfinite(objective) & np.isfinite(measures).all(axis=1)
+        if self.min_survival:
+            admitted &= False if survival is None else survival >= self.min_survival
+        rows = np.flatnonzero(admitted)
         if len(rows):
             cells = self.index_of(measures[rows])
             better = ~self._occupied[cells] | (objective[rows] > self._data["objective"][cells])
@@ -183,18 +202,18 @@ class EliteArchive:
             objective: (n,).
             measures: (n, k).
             episodes: number of episodes that the scores are based on: one for all, or (n,).
-            **fields: (n, ...) each.
+            **fields: (n, ...) each; `STATISTICS` that are missing are stored as 0, which means unknown.
 
         Returns:
             Which (n,) became elites.
         """
         rows = {"solution": solution, "objective": objective, "measures": measures, **fields}
         finite = finite_rows(rows.values())
-        enters = self.would_enter(np.where(finite, objective, np.nan), measures)
+        enters = self.would_enter(np.where(finite, objective, np.nan), measures, fields.get("survival"))
         if enters.any():
             cells = self.index_of(measures[enters])
-            for name, values in rows.items():
-                self._data[name][cells] = values[enters]
+            for name, values in self._data.items():
+                values[cells] = rows[name][enters] if name in rows else 0.0
             self._occupied[cells] = True
             self.episodes[cells] = np.broadcast_to(episodes, len(enters))[enters]
         return enters
@@ -204,35 +223,32 @@ class EliteArchive:
         cells = self.occupied
         return cells[np.argsort(self.episodes[cells], kind="stable")[:n]]
 
-    def merge(
-        self, cells: NumpyArray, objective: NumpyArray, measures: NumpyArray, episodes: int
-    ) -> NumpyArray:
+    def merge(self, cells: NumpyArray, episodes: int, **scores: NumpyArray) -> NumpyArray:
         """Merge another evaluation of the elites of n cells into their scores.
 
         Each elite moves to the cell of its mean measures over all its episodes; where two meet, the better
-        one stays. An elite whose new scores are not finite is removed.
+        one stays. An elite whose new scores are not finite is removed, and so is one that has survived too
+        few episodes.
 
         Args:
             cells: (n,) different occupied cells.
-            objective: (n,) mean over the new episodes.
-            measures: (n, k) mean over the new episodes.
             episodes: number of new episodes of each.
+            **scores: objective (n,), measures (n, k) and `STATISTICS` over the new episodes.
 
         Returns:
-            Which (n,) elites left their cell.
+            Which (n,) elites left their cell, for another one or altogether.
         """
         elites = self.elites(cells)
         del elites["index"]
         total = self.episodes[cells] + episodes
-        share = (episodes / total).astype(np.float32)
-        elites["objective"] += share * (objective - elites["objective"])
-        elites["measures"] += share[:, None] * (measures - elites["measures"])
+        elites |= combined(elites, scores, (episodes / total).astype(np.float32))
         self._occupied[cells] = False
         self.episodes[cells] = 0
         self.add(**elites, episodes=total)
         finite = np.isfinite(elites["objective"]) & np.isfinite(elites["measures"]).all(axis=1)
         new_cells = self.index_of(np.where(finite[:, None], elites["measures"], 0))
-        return np.asarray(~finite | (new_cells != cells))
+        rejected = ~finite | (elites["survival"] < self.min_survival)
+        return np.asarray(rejected | (new_cells != cells))
 
     # Sampling.
 
@@ -282,13 +298,21 @@ class EliteArchive:
         return np.asarray(counts.ravel()[cells] - ~self._occupied[cells])
 
     def metrics(self) -> dict[str, float]:
-        """QD-score, coverage, best and mean objective, and number of elites; summed in float64."""
+        """QD-score, coverage, coverage of survivors, best and mean objective, and number of elites.
+
+        Sums are computed in float64.
+        """
         objectives = np.sort(self.objectives.astype(np.float64))
         if not len(objectives):
-            return {"qd_score": 0.0, "coverage": 0.0, "best": float("nan"), "mean": float("nan"), "elites": 0}
+            return {
+                "qd_score": 0.0, "coverage": 0.0, "survivor_coverage": 0.0, "best": float("nan"),
+                "mean": float("nan"), "elites": 0,
+            }  # fmt: skip
+        survivors = self._data["survival"][self.occupied] >= MIN_SURVIVAL
         return {
             "qd_score": float((objectives - self.qd_offset).sum()),
             "coverage": len(objectives) / self.cells,
+            "survivor_coverage": int(survivors.sum()) / self.cells,
             "best": float(objectives[-1]),
             "mean": float(objectives.mean()),
             "elites": len(objectives),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppga.archives.statistics import statistics_shapes
 from ppga.errors import InputError, error_text
 from ppga.limits import LARGEST, LONGEST_EPISODE, LONGEST_NAME, MOST_AXES, MOST_CELLS
 from ppga.policies.network import Network
@@ -93,6 +94,10 @@ def check_archive(archive: "Archive", file: Path) -> None:
             raise InputError(f"{file}: {name} has values that are not finite in single precision.")
     for name, most in (
         ("episodes", 2**31 - 1),
+        ("objective_std", LARGEST),
+        ("measures_std", LARGEST),
+        ("length", LONGEST_EPISODE),
+        ("survival", 1.0),
         ("observation_variance", LARGEST),
         ("observation_count", LARGEST),
     ):
@@ -107,6 +112,7 @@ def _columns(archive: "Archive") -> dict[str, tuple[str, tuple[int, ...]]]:
         "episodes": ("iu", ()),
         "objective": ("f", ()),
         "measures": ("f", (len(archive.ranges),)),
+        **{name: ("f", shape) for name, shape in statistics_shapes(len(archive.ranges)).items()},
         "solution": ("f", archive.elites["solution"].shape[1:2]),
     }
     if archive.description.get("network") is not None:

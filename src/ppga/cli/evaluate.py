@@ -67,6 +67,10 @@ def evaluate(
     objective = archive.elites["objective"]
     table.add_row("QD-score", f"{archive.qd_score:,.0f}", f"{metrics['qd_score']:,.0f}")
     table.add_row("coverage", f"{archive.coverage:.1%}", f"{metrics['coverage']:.1%}")
+    survivors = metrics["survivor_coverage"], archive.survivor_coverage
+    if survivors[0] is not None and survivors[0] < metrics["coverage"]:  # in some tasks no episode ends early
+        before = "" if survivors[1] is None else f"{survivors[1]:.1%}"
+        table.add_row("coverage of survivors", before, f"{survivors[0]:.1%}")
     table.add_row("best", f"{objective.max():,.0f}", f"{metrics['best']:,.0f}")
     table.add_row("mean", f"{objective.mean():,.0f}", f"{metrics['mean']:,.0f}")
     console.print(table)

@@ -16,28 +16,34 @@ class Evaluation:
 
     Attributes:
         objective: (n,) mean return over the episodes; NaN if the physics diverged in one of them.
+        objective_std: (n,) standard deviation over the episodes.
         measures: (n, k) mean over the episodes.
         measures_std: (n, k) standard deviation over the episodes.
+        length: (n,) mean number of control steps.
+        survival: (n,) share of the episodes that lasted until the time limit.
         env_steps: control steps that the evaluation took.
         policies: number of evaluated solutions.
         episodes: number of episodes, all solutions together.
     """
 
     objective: NumpyArray
+    objective_std: NumpyArray
     measures: NumpyArray
     measures_std: NumpyArray
+    length: NumpyArray
+    survival: NumpyArray
     env_steps: int
     policies: int
     episodes: int
 
+    def scores(self) -> dict[str, NumpyArray]:
+        """The scores by name, arrays (n, ...)."""
+        return {name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+
     def rows(self, part: slice) -> "Evaluation":
         """The scores of some of the solutions; the counts stay those of all."""
-        return replace(
-            self,
-            objective=self.objective[part],
-            measures=self.measures[part],
-            measures_std=self.measures_std[part],
-        )
+        changes: dict[str, Any] = {name: values[part] for name, values in self.scores().items()}
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)

@@ -256,8 +256,11 @@ class PolicyProblem:
         count = len(objective) if active is None else int(active.sum())
         return Evaluation(
             objective=np.where(diverged, np.nan, objective).astype(np.float32),
+            objective_std=np.asarray(scores.objective.std(axis=1)),
             measures=np.asarray(scores.measures.mean(axis=1)),
             measures_std=np.asarray(scores.measures.std(axis=1)),
+            length=np.asarray(scores.steps.mean(axis=1, dtype=np.float32)),
+            survival=np.asarray(1 - scores.terminated.mean(axis=1, dtype=np.float32)),
             env_steps=int(scores.steps.sum()),
             policies=count,
             episodes=count * episodes,

@@ -105,7 +105,9 @@ class Sphere:
         """The exact values; each counts as one episode."""
         values = np.asarray(_all_values(self, jnp.asarray(solutions)))
         count = len(values) if active is None else int(active.sum())
-        return Evaluation(values[:, 0], values[:, 1:], np.zeros_like(values[:, 1:]), 0, count, count)
+        objective, measures = values[:, 0], values[:, 1:]
+        ones, zeros = np.ones_like(objective), np.zeros_like(objective)
+        return Evaluation(objective, zeros, measures, np.zeros_like(measures), ones, ones, 0, count, count)
 
     def evaluate_elites(
         self, elites: Mapping[str, NumpyArray], key: Array, episodes: int, active: NumpyArray

@@ -27,12 +27,14 @@ class Scores:
         objective: (n,) return, the undiscounted sum of rewards.
         measures: (n, k) mean of each proxy over the episode's steps, unless the task defines it differently.
         steps: (n,) number of control steps.
+        terminated: (n,) bool, the episode ended before the time limit, by the task's rule or by divergence.
         diverged: (n,) bool, the episode ended because its physics diverged.
     """
 
     objective: Array
     measures: Array
     steps: Array
+    terminated: Array
     diverged: Array
 
 
@@ -136,7 +138,8 @@ def play(
         unfinished, step, (state, jnp.int32(0), *sums, transitions)
     )
     measures = task.measures(proxies, state.steps)
-    return Scores(objective, measures, state.steps, state.diverged), _environments_first(transitions)
+    scores = Scores(objective, measures, state.steps, state.terminated, state.diverged)
+    return scores, _environments_first(transitions)
 
 
 _Carry = tuple[TaskState, Array, Array, Array, Any]

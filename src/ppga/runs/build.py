@@ -96,6 +96,7 @@ def make_algorithm(
         problem.fields,
         problem.qd_offset,
         config.archive,
+        config.evaluation.min_survival,
     )
     return algorithm(problem, config, elites)
 

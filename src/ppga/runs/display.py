@@ -288,6 +288,7 @@ def _metrics(record: dict[str, Any]) -> Table:
         "steps/s": f"{record['steps_per_second']:,.0f}",
         "QD-score": f"{record['qd_score']:,.0f}",
         "coverage": f"{record['coverage']:.1%}",
+        "of survivors": f"{record['survivor_coverage']:.1%}",
         "best": f"{record['best']:,.0f}",
         "mean": f"{record['mean']:,.0f}",
         "new elites": f"{record['new_elites']}",

@@ -303,7 +303,9 @@ def check_line(file: Path, line: Mapping[str, Any]) -> None:
     """
     checks: dict[str, Callable[[Any], bool]] = {
         **dict.fromkeys(COUNTERS, is_number),
-        **dict.fromkeys((*ARCHIVE_METRICS, "restarted", "strategy_scale"), _is_number_or_null),
+        **dict.fromkeys(
+            (*ARCHIVE_METRICS, "survivor_coverage", "restarted", "strategy_scale"), _is_number_or_null
+        ),
         **dict.fromkeys(("search_measures", "strategy_mean"), _is_row),
         "times": lambda value: isinstance(value, dict) and all(map(is_number, value.values())),
     }

@@ -59,6 +59,11 @@ def check_initial_archive(archive: Archive, algorithm: Algorithm) -> None:
             )
     if not len(archive):
         raise InputError("the initial archive is empty.")
+    if algorithm.config.evaluation.min_survival and archive.survivor_coverage is None:
+        raise InputError(
+            "--evaluation.min-survival needs to know how often the elites of the initial archive survive: "
+            "start from the corrected archive that ppga evaluate writes."
+        )
     shapes = {
         "solution": (algorithm.problem.solution_size,),
         "measures": (len(algorithm.problem.measure_names),),

@@ -28,13 +28,17 @@ class EvaluationConfig:
 
     Attributes:
         episodes: episodes of each candidate's first evaluation.
+        min_survival: admit only elites that last until the time limit in this share of their episodes; 0
+            admits all.
     """
 
     episodes: int = common(1)
+    min_survival: float = 0.0
 
     def check(self) -> None:
         """Raise an InputError for values that cannot work."""
         check_whole("evaluation.episodes", self.episodes)
+        check_range("evaluation.min_survival", self.min_survival, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Confirmation:
 
     def confirm(
         self, state: Any, candidates: NumpyArray, first: Evaluation, key: jax.Array
-    ) -> tuple[NumpyArray, NumpyArray]:
+    ) -> dict[str, NumpyArray]:
         """Evaluate candidates again that would enter the archive by their first evaluation.
 
         Args:
@@ -105,13 +109,12 @@ class Confirmation:
             key: random key.
 
         Returns:
-            Objectives (n,) and measures (n, k) of the second evaluation; NaN for candidates that were not
-            evaluated again, and objectives of NaN for those whose measures vary too much.
+            Scores (n, ...) of the second evaluation, see `Evaluation.scores`. They are NaN for candidates
+            that were not evaluated again, and so is the objective of those whose measures vary too much.
         """
         n = len(candidates)
-        objective = np.full(n, np.nan, np.float32)
-        measures = np.full((n, len(self.problem.measure_names)), np.nan, np.float32)
-        enters = self.elites.would_enter(first.objective, first.measures)
+        scores = {name: np.full(values.shape, np.nan, np.float32) for name, values in first.scores().items()}
+        enters = self.elites.would_enter(first.objective, first.measures, first.survival)
         # one batch size, so one program: as many episodes as a first evaluation, or enough to be efficient
         together = max(n * self.first_episodes, EPISODES_AT_ONCE)
         size = min(n, max(1, together // self.config.episodes))
@@ -123,10 +126,10 @@ class Confirmation:
             batch_key = jax.random.fold_in(key, number)
             again = self.problem.evaluate(state, candidates[rows], batch_key, self.config.episodes, active)
             self.count(again)
-            steady = self._steady(again.measures_std)
-            objective[rows[active]] = np.where(steady, again.objective, np.nan)[active]
-            measures[rows[active]] = again.measures[active]
-        return objective, measures
+            for name, values in again.scores().items():
+                scores[name][rows[active]] = values[active]
+        scores["objective"][~self._steady(scores["measures_std"])] = np.nan
+        return scores
 
     def recheck(self, key: jax.Array) -> int:
         """Re-evaluate the elites with the fewest episodes; return how many of them moved to another cell."""
@@ -141,7 +144,7 @@ class Confirmation:
         evaluation = self.problem.evaluate_elites(self.elites.elites(cells[rows]), key, episodes, active)
         self.count(evaluation)
         n = len(cells)
-        moved = self.elites.merge(cells, evaluation.objective[:n], evaluation.measures[:n], episodes)
+        moved = self.elites.merge(cells, episodes, **evaluation.rows(slice(n)).scores())
         return int(moved.sum())
 
     def _steady(self, measures_std: NumpyArray) -> NumpyArray:

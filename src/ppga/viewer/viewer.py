@@ -236,13 +236,20 @@ class Viewer:
 
     def _describe(self, episode: Episode) -> dict[str, Any]:
         """An episode as JSON values."""
+        elites = episode.archive.elites
+        known = bool(elites.get("length", np.zeros(1))[0])
+        statistics = {name: float(elites[name][0]) if known else None for name in ("length", "survival")}
         return {
             "which": episode.which,
             "measures": list(episode.archive.measure_names),
             "cell": episode.cell,
             "start": episode.start,
             "steps": len(episode),
-            "archived": {"objective": episode.archived[0], "measures": episode.archived[1]},
+            "archived": {
+                "objective": episode.archived[0],
+                "measures": episode.archived[1],
+                **statistics,
+            },
             "episode": {"objective": episode.objective, "measures": episode.measures},
             "levels": levels_of(episode.proxies),
         }

@@ -310,7 +310,9 @@ function card(shown, slot) {
   shown.measures.forEach((measure, axis) => {
     addRow(measure, number(shown.archived.measures[axis], 3), number(shown.episode.measures[axis], 3));
   });
-  addRow("steps", "", number(shown.steps));
+  const { length, survival } = shown.archived;
+  addRow("steps", length === null ? "" : number(length), number(shown.steps));
+  if (survival !== null) addRow("survival", `${number(100 * survival)}%`, "");
   const downloads = document.createElement("div");
   downloads.className = "downloads";
   for (const [text, url, name] of [["policy", "/api/policy", "policy.safetensors"],

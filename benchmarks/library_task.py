@@ -69,10 +69,10 @@ class RecordingExecutor(LocalExecutor):
         network: Network,
         episodes: int,
         sample_actions: bool,
-        record: bool,  # noqa: ARG002
+        store_transitions: bool,  # noqa: ARG002
     ) -> Evaluate:
         """See `Executor`."""
-        evaluator = Evaluator(task, network, episodes, sample_actions, record=True)
+        evaluator = Evaluator(task, network, episodes, sample_actions, store_transitions=True)
 
         def evaluate(policies: Policy, key: Any, active: NumpyArray | None) -> tuple[Scores, None]:
             scores, self.transitions = evaluator(policies, key, active)

@@ -90,13 +90,18 @@ class DeviceExecutor:
         self.mesh = jax.make_mesh((self.devices,), (AXIS,), axis_types=(AxisType.Auto,))
 
     def evaluator(
-        self, task: Environment, network: Network, episodes: int, sample_actions: bool, record: bool
+        self,
+        task: Environment,
+        network: Network,
+        episodes: int,
+        sample_actions: bool,
+        store_transitions: bool,
     ) -> Evaluate:
         """See `Executor`."""
         check_physics(task.physics_name)
         if self.devices == 1:
-            return Evaluator(task, network, episodes, sample_actions, record)
-        return DeviceEvaluator(self, task, network, episodes, sample_actions, record)
+            return Evaluator(task, network, episodes, sample_actions, store_transitions)
+        return DeviceEvaluator(self, task, network, episodes, sample_actions, store_transitions)
 
     def compile(self, functions: LearnerFunctions, task: Environment, agent_envs: int) -> LearnerFunctions:
         """See `Executor`. Agents enter and leave the programs as arrays on a single device."""
@@ -155,7 +160,7 @@ class DeviceExecutor:
         say(f"{self.devices} devices, of {jax.process_count()} processes")
         return nullcontext()
 
-    def record(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Numbers of devices and of processes."""
         return {"devices": self.devices, "processes": jax.process_count()}
 
@@ -202,7 +207,7 @@ class DeviceEvaluator(Evaluator):
 
     Args:
         executor: the devices.
-        task, network, episodes, sample_actions, record: see `Evaluator`.
+        task, network, episodes, sample_actions, store_transitions: see `Evaluator`.
     """
 
     def __init__(
@@ -212,9 +217,9 @@ class DeviceEvaluator(Evaluator):
         network: Network,
         episodes: int,
         sample_actions: bool = False,
-        record: bool = False,
+        store_transitions: bool = False,
     ) -> None:
-        super().__init__(task, network, episodes, sample_actions, record)
+        super().__init__(task, network, episodes, sample_actions, store_transitions)
         self.executor = executor
         self.program = executor.sharded(self._evaluate_shard, (SHARDED, SHARDED, SHARDED), SHARDED)
 

@@ -48,10 +48,15 @@ class RayExecutor:
         self.pool: Pool | None = None
 
     def evaluator(
-        self, task: Environment, network: Network, episodes: int, sample_actions: bool, record: bool
+        self,
+        task: Environment,
+        network: Network,
+        episodes: int,
+        sample_actions: bool,
+        store_transitions: bool,
     ) -> Evaluate:
         """See `Executor`."""
-        return RayEvaluator(self, task, network, episodes, sample_actions, record)
+        return RayEvaluator(self, task, network, episodes, sample_actions, store_transitions)
 
     def compile(self, functions: LearnerFunctions, task: Environment, agent_envs: int) -> LearnerFunctions:
         """See `Executor`."""
@@ -74,9 +79,9 @@ class RayExecutor:
             finally:
                 self.pool = None
 
-    def record(self) -> dict[str, Any]:
-        """See `RayPool.record`."""
-        return self.pool.record() if isinstance(self.pool, RayPool) else {}
+    def metrics(self) -> dict[str, Any]:
+        """See `RayPool.metrics`."""
+        return self.pool.metrics() if isinstance(self.pool, RayPool) else {}
 
     def run(
         self, task: Environment, kind: str, shared: list[Any], jobs: list[tuple[int, tuple[Any, ...]]]
@@ -130,7 +135,7 @@ class RayEvaluator(Evaluator):
 
     Args:
         executor: has the workers.
-        task, network, episodes, sample_actions, record: see `Evaluator`.
+        task, network, episodes, sample_actions, store_transitions: see `Evaluator`.
     """
 
     def __init__(
@@ -140,9 +145,9 @@ class RayEvaluator(Evaluator):
         network: Network,
         episodes: int,
         sample_actions: bool = False,
-        record: bool = False,
+        store_transitions: bool = False,
     ) -> None:
-        super().__init__(task, network, episodes, sample_actions, record)
+        super().__init__(task, network, episodes, sample_actions, store_transitions)
         self.executor = executor
 
     def __call__(
@@ -152,7 +157,7 @@ class RayEvaluator(Evaluator):
         n, size = len(policies.parameters), policies_per_share(self.episodes)
         total = -(-n // size) * size
         padded = pad_policies(policies, key, self.episodes, active, total)
-        settings = (self.episodes, self.sample_actions, self.record)
+        settings = (self.episodes, self.sample_actions, self.store_transitions)
         jobs: list[tuple[int, tuple[Any, ...]]] = []
         for first in range(0, total, size):
             rows = slice(first, first + size)

@@ -271,7 +271,7 @@ class RayPool:
             self._metrics[name] += value
         return results
 
-    def record(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Number of workers, workers replaced so far, and the metrics since the last call."""
         metrics, self._metrics = self._metrics, dict.fromkeys(METRICS, 0.0)
         return {"workers": len(self._nodes), "replaced": self.replaced, **metrics}

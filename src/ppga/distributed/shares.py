@@ -124,7 +124,7 @@ class Worker:
         """Scores (n, episodes, ...) of a share of policies, and their transitions (n, t, ...) or None.
 
         Args:
-            settings: the arguments episodes, sample_actions and record of `Evaluator`.
+            settings: the arguments episodes, sample_actions and store_transitions of `Evaluator`.
             policies: n policies.
             key_data: (n, episodes, ...) data of the episodes' keys.
             active: (n,) bool, which policies are evaluated.

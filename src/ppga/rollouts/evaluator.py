@@ -31,7 +31,7 @@ class Evaluator:
         network: actor network of the policies.
         episodes: episodes of each policy.
         sample_actions: act with exploration noise; by the mean action otherwise.
-        record: return the transitions of each policy's first episode.
+        store_transitions: return the transitions of each policy's first episode.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Evaluator:
         network: Network,
         episodes: int,
         sample_actions: bool = False,
-        record: bool = False,
+        store_transitions: bool = False,
     ) -> None:
         self.task, self.network, self.episodes = task, network, episodes
-        self.sample_actions, self.record = sample_actions, record
+        self.sample_actions, self.store_transitions = sample_actions, store_transitions
         self._compiled: dict[tuple[int, int], Any] = {}
 
     def __call__(
@@ -130,7 +130,7 @@ class Evaluator:
 
         flat_keys = keys.reshape(total)[jnp.minimum(jnp.arange(total + surplus), total - 1)]
         flat_active = jnp.pad(jnp.repeat(active, episodes), (0, surplus))
-        stored = episodes if self.record else 0
+        stored = episodes if self.store_transitions else 0
         flat, transitions = play(task, act, flat_keys, total + surplus, flat_active, stored)
         scores: Scores = jax.tree.map(lambda rows: rows[:total].reshape(n, episodes, *rows.shape[1:]), flat)
         return scores, jax.tree.map(lambda rows: rows[:n], transitions)

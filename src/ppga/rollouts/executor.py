@@ -71,7 +71,12 @@ class Executor(Protocol):
     axis: str
 
     def evaluator(
-        self, task: Environment, network: Network, episodes: int, sample_actions: bool, record: bool
+        self,
+        task: Environment,
+        network: Network,
+        episodes: int,
+        sample_actions: bool,
+        store_transitions: bool,
     ) -> Evaluate:
         """A function that evaluates policies; see `Evaluator` for the arguments."""
         ...
@@ -99,7 +104,7 @@ class Executor(Protocol):
         """
         ...
 
-    def record(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Metrics of the last iteration."""
         ...
 
@@ -111,10 +116,15 @@ class LocalExecutor:
     axis = ""
 
     def evaluator(
-        self, task: Environment, network: Network, episodes: int, sample_actions: bool, record: bool
+        self,
+        task: Environment,
+        network: Network,
+        episodes: int,
+        sample_actions: bool,
+        store_transitions: bool,
     ) -> Evaluate:
         """See `Executor`."""
-        return Evaluator(task, network, episodes, sample_actions, record)
+        return Evaluator(task, network, episodes, sample_actions, store_transitions)
 
     def compile(
         self,
@@ -139,6 +149,6 @@ class LocalExecutor:
         """See `Executor`."""
         return nullcontext()
 
-    def record(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """See `Executor`."""
         return {}

@@ -304,7 +304,7 @@ class _Session:
                         "total": time.perf_counter() - iteration_begin + log_seconds,
                         "log": log_seconds,
                     },
-                    **executor.record(),
+                    **executor.metrics(),
                 }
                 log_begin = time.perf_counter()
                 share = self._budget_share(algorithm, now)

@@ -32,6 +32,7 @@ NAMES = {  # of metrics, as they appear in figures and tables
     "survivor_coverage": "coverage of survivors",
     "best": "best reward",
     "mean": "mean reward of the elites",
+    "iteration": "iterations",
     "evaluations": "evaluated policies",
     "env_steps": "control steps",
     "wall_time": "minutes",
@@ -162,18 +163,23 @@ def ccdf(groups: Mapping[str, Sequence[Archive]], axes: Axes | None = None) -> A
 
 
 def curve(
-    groups: Mapping[str, Sequence[Run]], what: str, over: str = "env_steps", axes: Axes | None = None
+    groups: Mapping[str, Sequence[Run]],
+    what: str,
+    over: str = "env_steps",
+    axes: Axes | None = None,
+    reference: tuple[NumpyArray, NumpyArray] | None = None,
 ) -> Axes:
     """Draw a metric of the archive over the course of runs: mean of each group, with its 95% interval.
 
     Args:
         groups: name -> runs that differ in their seed only.
         what: qd_score, coverage, best or mean.
-        over: evaluations, env_steps or wall_time.
+        over: iteration, evaluations, env_steps or wall_time.
         axes: axes to draw on; new ones by default.
+        reference: a curve of the authors' code, x (n,) and y (n,), on a logarithmic axis.
     """
     check_choice("metric", what, ("qd_score", "coverage", "survivor_coverage", "best", "mean"))
-    check_choice("axis", over, ("evaluations", "env_steps", "wall_time"))
+    check_choice("axis", over, ("iteration", "evaluations", "env_steps", "wall_time"))
     axes = axes or new_axes()
     unit = 60.0 if over == "wall_time" else 1.0
     for (name, runs), style in zip(groups.items(), _styles(), strict=False):
@@ -185,8 +191,12 @@ def curve(
         _band(axes, places / unit, values, style, name)
     axes.set_xlabel(NAMES[over])
     axes.set_ylabel(NAMES[what])
-    if len(groups) > 1:
-        _legend(axes, len(groups))
+    if reference is not None:
+        axes.plot(*reference, color="black", linestyle="--", label="authors' code")
+        axes.set_xscale("log")
+    lines = len(groups) + (reference is not None)
+    if lines > 1:
+        _legend(axes, lines)
     return axes
 
 

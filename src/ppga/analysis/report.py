@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from ppga.analysis import frames, gaits, metrics, plots
+from ppga.analysis import frames, gaits, metrics, plots, published
 from ppga.analysis.runs import Run, read_runs
 from ppga.archives import heatmaps
 from ppga.errors import InputError
@@ -20,40 +20,6 @@ from ppga.tasks import is_registered, sample
 
 if TYPE_CHECKING:
     import pandas
-
-PAPER = {
-    "ppga": {
-        "humanoid": (0.52, 8324),
-        "walker2d": (0.39, 4702),
-        "halfcheetah": (0.58, 8919),
-        "ant": (0.34, 7328),
-    },
-    "pga-me": {
-        "humanoid": (0.39, 446),
-        "walker2d": (0.38, 1621),
-        "halfcheetah": (0.31, 4644),
-        "ant": (0.37, 4571),
-    },
-    "sep-cma-mae": {
-        "humanoid": (0.42, 498),
-        "walker2d": (0.64, 2326),
-        "halfcheetah": (0.61, 228),
-        "ant": (0.30, 1629),
-    },
-    "qdpg": {
-        "humanoid": (0.26, 412),
-        "walker2d": (0.35, 1490),
-        "halfcheetah": (0.28, 359),
-        "ant": (0.25, 78),
-    },
-    "cma-maega-td3-es": {
-        "humanoid": (0.21, 352),
-        "walker2d": (0.33, 1025),
-        "halfcheetah": (0.56, 2438),
-        "ant": (0.12, 1020),
-    },
-}
-"""Corrected coverage and best in Batra et al., ICLR 2024. Its QD-scores have an unpublished offset."""
 
 TABLE_METRICS = ("qd_score", "coverage", "survivor_coverage", "best", "mean")
 
@@ -143,10 +109,50 @@ def summary(runs: Sequence[Run]) -> "pandas.DataFrame":
         for name in TABLE_METRICS:
             row[f"corrected {plots.NAMES[name]}"] = _interval([each.get(name) for each in evaluations], name)
         row["QD offset"] = f"{last[0]['qd_offset']:g}"
-        paper = PAPER.get(algorithm, {}).get(task)
-        row["paper (other physics)"] = f"coverage {paper[0]:.0%}, best {paper[1]:,}" if paper else ""
         rows.append(row)
     return pandas.DataFrame(rows)
+
+
+def beside_the_paper(groups: Mapping[tuple[str, str], Sequence[Run]]) -> "pandas.DataFrame":
+    """A data frame with the paper's corrected results, and those of runs of the same algorithm and task."""
+    import pandas
+
+    rows = []
+    for (task, algorithm), members in groups.items():
+        paper = published.PAPER.get(algorithm, {}).get(task)
+        if paper is None:
+            continue
+        offset = published.OFFSETS[task]
+        both = {"task": task, "algorithm": algorithm, "QD offset": f"{offset:g}"}
+        values = {"qd_score": paper.qd_score, "coverage": paper.coverage, "best": paper.best}
+        values["mean"] = paper.mean(task)
+        rows.append({**both, "": "paper, 4 seeds", **_formatted(values)})
+        archives = [
+            run.corrected for run in members if run.corrected and run.corrected.cells == published.cells(task)
+        ]
+        if archives:
+            ours = [
+                {
+                    "qd_score": metrics.qd_score(archive.elites["objective"], offset),
+                    "coverage": archive.coverage,
+                    "best": metrics.best(archive.elites["objective"]),
+                    "mean": metrics.mean(archive.elites["objective"]),
+                }
+                for archive in archives
+            ]
+            means = {name: float(np.mean([values[name] for values in ours])) for name in ours[0]}
+            seeds = "1 seed" if len(ours) == 1 else f"{len(ours)} seeds"
+            rows.append({**both, "": f"here, {seeds}", **_formatted(means)})
+    return pandas.DataFrame(rows)
+
+
+def _formatted(values: Mapping[str, float]) -> dict[str, str]:
+    """Metrics with their names in tables."""
+    return {plots.NAMES[name]: f"{value:{_format(name)}}" for name, value in values.items()}
+
+
+def _format(name: str) -> str:
+    return ".1%" if "coverage" in name else ",.0f"
 
 
 def _interval(values: Sequence[float | None], name: str) -> str:
@@ -154,7 +160,7 @@ def _interval(values: Sequence[float | None], name: str) -> str:
     known = np.array([value for value in values if value is not None], float)
     if not len(known):
         return "unknown"
-    form = ".1%" if "coverage" in name else ",.0f"
+    form = _format(name)
     text = f"{known.mean():{form}}"
     if len(known) > 1:
         low, high = metrics.bootstrap(known)
@@ -177,6 +183,14 @@ def report(paths: Iterable[str | Path], output: str | Path, notes: Sequence[str]
     groups = groups_of(runs)
     page.heading("Results")
     page.table(summary(runs))
+    paper = beside_the_paper(groups)
+    if len(paper):
+        page.heading("Corrected archives beside the paper's", 3)
+        page.table(paper)
+        page.notes.append(
+            "The paper's robots have other physics and rewards. Its QD-scores, and those beside them, have "
+            "the offset of its authors' code."
+        )
     for members in groups.values():
         name = f"{members[0].algorithm} on {members[0].task}"
         if len(members) == 1:
@@ -228,6 +242,17 @@ def _task_section(page: _Page, task: str, groups: dict[str, list[Run]]) -> None:
                 caption,
                 lambda what=what, over=over: plots.curve(trained, what, over),  # type: ignore[misc]
             )
+    authors = published.curves().get(task)
+    if authors and "ppga" in trained:
+        for over in ("iteration", "evaluations"):
+            for what in ("coverage", "best", "mean"):
+                page.figure(
+                    f"{task}-{what}-{over}-authors",
+                    f"{plots.NAMES[what]} over {plots.NAMES[over]}, and {published.CURVES_SOURCE}",
+                    lambda what=what, over=over: plots.curve(  # type: ignore[misc]
+                        {"ppga": trained["ppga"]}, what, over, reference=(authors[over], authors[what])
+                    ),
+                )
     archived = {name: [run.archive for run in runs if run.archive] for name, runs in groups.items()}
     page.figure(f"{task}-ccdf", "share of the cells that reach a reward", lambda: plots.ccdf(archived))
     corrected = {name: [run.corrected for run in runs if run.corrected] for name, runs in groups.items()}

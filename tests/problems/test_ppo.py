@@ -21,7 +21,6 @@ from ppga.problems import PPOProblem, PPOSearchState
 from ppga.problems.ppo import objective_scales
 from ppga.runs.results import to_archive
 from ppga.search import Confirmation, ConfirmationConfig, StochasticEvaluationConfig
-from ppga.search.evaluation import EPISODES_AT_ONCE
 from ppga.strategies import StrategyConfig
 from ppga.tasks import make_task
 from ppga.tasks.locomotion import Hopper
@@ -256,16 +255,19 @@ def test_reevaluated_elites_have_the_mean_scores_of_all_their_episodes() -> None
     episodes = CONFIRMATION.episodes
     cells = algorithm.elites.least_evaluated(3)
     before = {int(cell): dict(to_archive(algorithm).elite(int(cell))) for cell in cells}
-    size, key = EPISODES_AT_ONCE // episodes, algorithm.key("re-evaluate")
-    padded = {
-        name: np.resize(values, (size, *values.shape[1:]))
-        for name, values in algorithm.elites.elites(cells).items()
-    }
-    again = problem().evaluate_elites(padded, key, episodes, np.arange(size) < len(before))
+    key, old = algorithm.key("re-evaluate"), algorithm.elites.elites(cells)
+    candidate = {name: values[:1] for name, values in old.items() if name in ("solution", *problem().fields)}
+    size = 1 + len(before)  # of the batch
+    padded = {name: np.resize(values, (size, *values.shape[1:])) for name, values in old.items()}
+    again = problem().evaluate_elites(
+        padded, jax.random.fold_in(key, 0), episodes, np.arange(size) < len(before)
+    )
     steps, played = algorithm.env_steps, algorithm.episodes
     config = replace(CONFIRMATION, recheck=3)
     confirmation = Confirmation(config, 2, problem(), algorithm.elites, algorithm.count)
-    moved = confirmation.recheck(key)
+    rejected = replace(again.rows(slice(1)), objective=np.array([np.nan], np.float32))
+    confirmation.confirm(candidate, rejected, key)
+    moved = confirmation.moved
     assert algorithm.env_steps == steps + again.env_steps
     assert algorithm.episodes == played + len(before) * episodes
     after = to_archive(algorithm)

@@ -46,18 +46,10 @@ class Table:
     measure_names: tuple[str, ...] = ("place",)
     measure_ranges: tuple[tuple[float, float], ...] = (RANGE,)
 
-    def evaluate(
-        self, state: Any, solutions: NumpyArray, key: Any, episodes: int, active: NumpyArray
-    ) -> Evaluation:
-        assert state == "the state"
-        return self._evaluate(solutions, key, episodes, active)
-
     def evaluate_elites(
         self, elites: Mapping[str, NumpyArray], key: Any, episodes: int, active: NumpyArray
     ) -> Evaluation:
-        return self._evaluate(elites["solution"], key, episodes, active)
-
-    def _evaluate(self, solutions: NumpyArray, key: Any, episodes: int, active: NumpyArray) -> Evaluation:
+        solutions = elites["solution"]
         self.calls.append(Call(solutions, episodes, active, key))
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         draws = rng.normal(scale=self.noise / np.sqrt(episodes), size=len(solutions))
@@ -131,7 +123,8 @@ def test_candidates_that_would_enter_have_the_scores_of_their_second_evaluation(
     for cell, objective in enumerate(archived):
         elites.add(np.zeros((1, 3)), np.array([objective], float), np.array([[2.0 * cell + 1]]))
     rows = np.array(candidates, np.float32)
-    confirm, counted = confirmation(problem, first, elites, episodes=episodes, max_measure_std=limit)
+    changes: dict[str, Any] = {"episodes": episodes, "max_measure_std": limit, "recheck": 0}
+    confirm, counted = confirmation(problem, first, elites, **changes)
     enters = [
         np.isfinite(objective)
         and all(objective > old for old in archived[int(place) // 2 : int(place) // 2 + 1])
@@ -144,7 +137,7 @@ def test_candidates_that_would_enter_have_the_scores_of_their_second_evaluation(
     ]
     solutions = rows[:, 2:]
     scores = first_evaluation(rows[:, 0], rows[:, 1])
-    again = confirm.confirm("the state", solutions, scores, KEY)
+    again = confirm.confirm({"solution": solutions}, scores, KEY)
     objectives, measures = again["objective"], again["measures"]
     for number, (_, _, second, place, std) in enumerate(candidates):
         confirmed = enters[number] and (not limit or std / 24 <= limit)
@@ -163,10 +156,10 @@ def test_candidates_that_would_enter_have_the_scores_of_their_second_evaluation(
 
 def test_batches_have_random_keys_of_their_own_and_no_candidate_twice() -> None:
     problem, n = Table(), 5
-    confirm, counted = confirmation(problem, episodes=EPISODES_AT_ONCE // 2)
+    confirm, counted = confirmation(problem, episodes=EPISODES_AT_ONCE // 2, recheck=0)
     places = np.array([1.0, 3.0, 5.0, 7.0, 9.0], np.float32)
     solutions = np.stack([np.ones(n), places, np.zeros(n)], axis=1)
-    confirm.confirm("the state", solutions, first_evaluation(np.ones(n), places), KEY)
+    confirm.confirm({"solution": solutions}, first_evaluation(np.ones(n), places), KEY)
     keys = {tuple(np.asarray(jax.random.key_data(call.key)).tolist()) for call in problem.calls}
     assert len(problem.calls) == len(keys) == 3
     assert [report.policies for report in counted] == [2, 2, 1]
@@ -179,14 +172,15 @@ def test_confirmation_removes_most_of_the_luck() -> None:
     for seed in range(20):
         for name in best:
             problem, elites = Table(noise=1.0), new_archive()
-            confirm, _ = confirmation(problem, 1, elites, episodes=16, max_measure_std=0.0)
+            confirm, _ = confirmation(problem, 1, elites, episodes=16, max_measure_std=0.0, recheck=0)
             solutions = np.tile([0.0, 1.0, 0.0], (10, 1)).astype(np.float32)
             for key in jax.random.split(jax.random.key(seed), 10):
                 first_key, second_key = jax.random.split(key)
-                first = problem.evaluate("the state", solutions, first_key, 1, np.ones(10, bool))
+                candidates = {"solution": solutions}
+                first = problem.evaluate_elites(candidates, first_key, 1, np.ones(10, bool))
                 objective, measures = first.objective, first.measures
                 if name == "second":
-                    second = confirm.confirm("the state", solutions, first, second_key)
+                    second = confirm.confirm(candidates, first, second_key)
                     objective, measures = second["objective"], second["measures"]
                 elites.add(solutions, objective, measures)
             best[name].append(float(elites.best()["objective"]))
@@ -203,20 +197,43 @@ def recheckable(episodes: list[int]) -> EliteArchive:
     return elites
 
 
+def reevaluate(confirm: Confirmation) -> int:
+    """Re-evaluate elites with a candidate that does not enter; return how many left their cell."""
+    candidate = {"solution": np.array([[9.0, 1.0, 0.0]], np.float32)}
+    before = confirm.moved
+    scores = confirm.confirm(candidate, first_evaluation([np.nan], [1.0]), KEY)
+    assert np.isnan(scores["objective"]).all()
+    return confirm.moved - before
+
+
 def test_the_elites_with_the_fewest_episodes_are_reevaluated() -> None:
     problem, elites = Table(), recheckable([9, 2, 5, 3])
     confirm, counted = confirmation(problem, 1, elites, episodes=4, recheck=2)
-    assert confirm.recheck(KEY) == 0
+    assert reevaluate(confirm) == 0
     (call,) = problem.calls
-    assert len(call.solutions) == EPISODES_AT_ONCE // 4
     assert call.solutions[call.active][:, 1].tolist() == [3.0, 7.0]
     # true objectives are 0: the mean of all episodes
     assert elites.objectives.tolist() == pytest.approx([1.0, 2 / 6, 1.0, 3 / 7])
     assert elites.episodes[elites.occupied].tolist() == [9, 6, 5, 7]
     (report,) = counted
     assert (report.policies, report.episodes, report.env_steps) == (2, 8, 14)
-    confirm.recheck(KEY)
+    reevaluate(confirm)
     assert elites.episodes[elites.occupied].tolist() == [9, 10, 9, 7]
+
+
+def test_candidates_and_elites_share_batches() -> None:
+    """Three candidates and two elites, two at a time; the elites' scores do not become the candidates'."""
+    problem, elites = Table(), recheckable([2, 3])
+    confirm, counted = confirmation(problem, 1, elites, episodes=EPISODES_AT_ONCE // 2, recheck=2)
+    places = np.array([7.0, 9.0, 11.0], np.float32)
+    solutions = np.stack([np.full(3, 5.0), places, np.zeros(3)], axis=1).astype(np.float32)
+    scores = confirm.confirm({"solution": solutions}, first_evaluation(np.ones(3), places), KEY)
+    assert [report.policies for report in counted] == [2, 2, 1]
+    assert scores["objective"].tolist() == [5.0, 5.0, 5.0]
+    assert scores["measures"][:, 0].tolist() == places.tolist()
+    assert elites.episodes[elites.occupied].tolist() == [2 + 64, 3 + 64]
+    assert elites.objectives.tolist() == pytest.approx([2 / 66, 3 / 67])
+    assert confirm.moved == 0
 
 
 def test_reevaluated_elites_move_to_the_cell_of_their_mean_measures() -> None:
@@ -225,7 +242,7 @@ def test_reevaluated_elites_move_to_the_cell_of_their_mean_measures() -> None:
     elites.solutions[first, 1] = 13.0  # measured at 1 in two episodes, and now at 13 in two: the mean is 7
     elites.solutions[second, 0] = np.nan  # its new scores are not finite
     confirm, _ = confirmation(problem, 1, elites, episodes=2, recheck=10)
-    assert confirm.recheck(KEY) == 2
+    assert reevaluate(confirm) == 2
     assert elites.occupied.tolist() == [8, 9]
     after = elites.elites()
     np.testing.assert_allclose(after["measures"][:, 0], [5.0, 7.0])
@@ -236,7 +253,7 @@ def test_no_elites_need_no_evaluation() -> None:
     for recheck, elites in ((3, new_archive()), (0, recheckable([1]))):
         problem = Table()
         confirm, counted = confirmation(problem, 1, elites, recheck=recheck)
-        assert confirm.recheck(KEY) == 0
+        assert reevaluate(confirm) == 0
         assert not problem.calls
         assert not counted
 

@@ -186,8 +186,7 @@ class Algorithm:
         restarts = self.restarts
         record = self.iterate()
         if self.confirmation is not None and self.confirmation.config.recheck:
-            with self.timed("confirm"):
-                record["moved"] = self.confirmation.recheck(self.key("re-evaluate"))
+            record["moved"], self.confirmation.moved = self.confirmation.moved, 0
         self.reset_nonfinite_learners()
         self.warnings += sorted(self.problem.simulation_warnings)
         return {
@@ -275,19 +274,20 @@ class Algorithm:
         Returns:
             The number of new elites.
         """
+        if fields is None:
+            shared = self.problem.stored_fields(self.problem_state)
+            fields = {
+                name: np.broadcast_to(values, (len(solutions), *values.shape))
+                for name, values in shared.items()
+            }
+        candidates = {"solution": solutions, **fields}
         final, episodes = scores.scores(), self.config.evaluation.episodes
         if self.confirmation is not None:
             with self.timed("confirm"):
-                key, episodes = self.key(stream), self.confirmation.config.episodes
-                final = self.confirmation.confirm(self.problem_state, solutions, scores, key)
+                episodes = self.confirmation.config.episodes
+                final = self.confirmation.confirm(candidates, scores, self.key(stream))
         with self.timed("archive"):
-            if fields is None:
-                shared = self.problem.stored_fields(self.problem_state)
-                fields = {
-                    name: np.broadcast_to(values, (len(solutions), *values.shape))
-                    for name, values in shared.items()
-                }
-            return int(self.elites.add(solutions, episodes=episodes, **final, **fields).sum())
+            return int(self.elites.add(**candidates, **final, episodes=episodes).sum())
 
     # Checkpoints.
 

@@ -5,9 +5,9 @@ With confirmation, a candidate that would become an elite is evaluated again, an
 scores only; elites are re-evaluated from time to time and move to the cell of their mean measures.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -60,8 +60,8 @@ class ConfirmationConfig:
         episodes: episodes of a candidate's second evaluation, whose scores are kept.
         max_measure_std: reject candidates whose measures vary more than this: standard deviation between
             episodes, in units of the measures' ranges; 0 accepts any.
-        recheck: elites re-evaluated in each iteration, those with the fewest episodes first. Each moves to
-            the cell of its mean measures; 0 for none.
+        recheck: elites re-evaluated with each batch of candidates, those with the fewest episodes first. Each
+            moves to the cell of its mean measures; 0 for none.
     """
 
     episodes: int = common(8)
@@ -76,7 +76,7 @@ class ConfirmationConfig:
 
 
 class Confirmation:
-    """Evaluates candidates again before they enter the archive, and elites from time to time.
+    """Evaluates candidates again before they enter the archive, and a few elites with them.
 
     Args:
         config: settings.
@@ -84,6 +84,9 @@ class Confirmation:
         problem: evaluates.
         elites: the archive.
         count: called with every evaluation, for the run's counters.
+
+    Attributes:
+        moved: number of re-evaluated elites that left their cell.
     """
 
     def __init__(
@@ -96,15 +99,18 @@ class Confirmation:
     ) -> None:
         self.config, self.first_episodes = config, first_episodes
         self.problem, self.elites, self.count = problem, elites, count
+        self.moved = 0
 
     def confirm(
-        self, state: Any, candidates: NumpyArray, first: Evaluation, key: jax.Array
+        self, candidates: Mapping[str, NumpyArray], first: Evaluation, key: jax.Array
     ) -> dict[str, NumpyArray]:
         """Evaluate candidates again that would enter the archive by their first evaluation.
 
+        The elites with the fewest episodes are evaluated with them, and move to the cells of their mean
+        measures.
+
         Args:
-            state: the problem's state.
-            candidates: (n, d).
+            candidates: solution (n, d) and all fields (n, ...) that the archive stores with it.
             first: their first evaluation.
             key: random key.
 
@@ -112,40 +118,41 @@ class Confirmation:
             Scores (n, ...) of the second evaluation, see `Evaluation.scores`. They are NaN for candidates
             that were not evaluated again, and so is the objective of those whose measures vary too much.
         """
-        n = len(candidates)
         scores = {name: np.full(values.shape, np.nan, np.float32) for name, values in first.scores().items()}
-        enters = self.elites.would_enter(first.objective, first.measures, first.survival)
-        # one batch size, so one program: as many episodes as a first evaluation, or enough to be efficient
-        together = max(n * self.first_episodes, EPISODES_AT_ONCE)
-        size = min(n, max(1, together // self.config.episodes))
-        order = np.argsort(~enters, kind="stable")
-        for number, start in enumerate(range(0, int(enters.sum()), size)):
-            places = np.arange(start, start + size)
-            rows = order[np.minimum(places, n - 1)]
-            active = enters[rows] & (places < n)
-            batch_key = jax.random.fold_in(key, number)
-            again = self.problem.evaluate(state, candidates[rows], batch_key, self.config.episodes, active)
-            self.count(again)
-            for name, values in again.scores().items():
-                scores[name][rows[active]] = values[active]
+        rows = np.flatnonzero(self.elites.would_enter(first.objective, first.measures, first.survival))
+        cells = self.elites.least_evaluated(self.config.recheck)
+        if not len(rows) + len(cells):
+            return scores
+        elites = self.elites.elites(cells)
+        batch = {name: np.concatenate([values[rows], elites[name]]) for name, values in candidates.items()}
+        again = self._evaluate(batch, self._batch_size(len(first.objective)), key)
+        if len(cells):
+            new = {name: values[len(rows) :] for name, values in again.items()}
+            self.moved += int(self.elites.merge(cells, self.config.episodes, **new).sum())
+        for name, values in again.items():
+            scores[name][rows] = values[: len(rows)]
         scores["objective"][~self._steady(scores["measures_std"])] = np.nan
         return scores
 
-    def recheck(self, key: jax.Array) -> int:
-        """Re-evaluate the elites with the fewest episodes; return how many of them moved to another cell."""
-        episodes = self.config.episodes
-        cells = self.elites.least_evaluated(self.config.recheck)
-        if not len(cells):
-            return 0
-        # the batch size of `confirm`, whose program is compiled already; the surplus is not evaluated
-        size = max(self.config.recheck, EPISODES_AT_ONCE // episodes)
-        rows = np.minimum(np.arange(size), len(cells) - 1)
-        active = np.arange(size) < len(cells)
-        evaluation = self.problem.evaluate_elites(self.elites.elites(cells[rows]), key, episodes, active)
-        self.count(evaluation)
-        n = len(cells)
-        moved = self.elites.merge(cells, episodes, **evaluation.rows(slice(n)).scores())
-        return int(moved.sum())
+    def _batch_size(self, candidates: int) -> int:
+        """One size, so one program: as many episodes as a first evaluation, or enough to be efficient."""
+        together = max(candidates * self.first_episodes, EPISODES_AT_ONCE)
+        return min(candidates + self.config.recheck, max(1, together // self.config.episodes))
+
+    def _evaluate(self, batch: Mapping[str, NumpyArray], size: int, key: jax.Array) -> dict[str, NumpyArray]:
+        """Scores (n, ...) of policies, all their fields (n, ...), evaluated `size` at a time."""
+        n = len(batch["solution"])
+        parts = []
+        for number, start in enumerate(range(0, n, size)):
+            places = np.arange(start, start + size)
+            active = places < n  # the surplus is not evaluated
+            policies = {name: values[np.minimum(places, n - 1)] for name, values in batch.items()}
+            evaluation = self.problem.evaluate_elites(
+                policies, jax.random.fold_in(key, number), self.config.episodes, active
+            )
+            self.count(evaluation)
+            parts.append({name: values[active] for name, values in evaluation.scores().items()})
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _steady(self, measures_std: NumpyArray) -> NumpyArray:
         """Which (n,) candidates' measures vary little enough, by their standard deviations (n, k)."""

@@ -33,6 +33,8 @@ def candidates(rng: np.random.Generator, n: int) -> dict[str, Any]:
         "measures": rng.uniform(size=(n, 2)).astype(np.float32),
         "log_std": rng.standard_normal((n, 2)).astype(np.float32),
         "count": np.arange(n, dtype=np.float32),
+        "length": np.full(n, 9, np.float32),
+        "survival": rng.uniform(size=n).astype(np.float32),
     }
 
 
@@ -63,10 +65,31 @@ def test_elites_that_survive_too_few_episodes_are_not_admitted() -> None:
     np.testing.assert_allclose(archive.elites()["length"], [7.0])
 
 
+@pytest.mark.parametrize(("least", "episodes"), [(0.8, 10), (0.6, 5), (0.75, 8), (0.28, 25)])
+def test_elites_with_exactly_the_least_survival_are_admitted(least: float, episodes: int) -> None:
+    """Means in single precision may be rounded below it."""
+    archive = EliteArchive(1, (2, 2), RANGES, {}, -5.0, ArchiveConfig(), min_survival=least)
+    survived = np.arange(episodes) < round(least * episodes)
+    for rounded in (survived.mean(dtype=np.float32), np.float32(1) - (~survived).mean(dtype=np.float32)):
+        place = np.array([[0.2, 0.2]], np.float32)
+        assert archive.would_enter(np.ones(1), place, np.array([rounded], np.float32)).all()
+        assert not archive.would_enter(np.ones(1), place, np.array([rounded - 0.02], np.float32)).any()
+
+
+def test_the_coverage_of_survivors_is_unknown_if_that_of_one_elite_is() -> None:
+    archive = empty()
+    places = np.array([[0.2, 0.2], [0.8, 0.2]], np.float32)
+    archive.add(np.zeros((1, 1)), np.ones(1), places[:1])
+    archive.add(np.zeros((1, 1)), np.ones(1), places[1:], survival=np.ones(1), length=np.ones(1))
+    assert np.isnan(archive.metrics()["survivor_coverage"])
+    assert archive.metrics()["coverage"] == 0.5
+
+
 def test_without_a_minimum_the_coverage_of_survivors_counts_them() -> None:
     archive = empty()
     places = np.array([[0.2, 0.2], [0.8, 0.2], [0.2, 0.8]], np.float32)
-    archive.add(np.zeros((3, 1)), np.ones(3), places, survival=np.array([0.7, 0.75, 1.0]))
+    survival = np.array([0.7, 0.75, 1.0])
+    archive.add(np.zeros((3, 1)), np.ones(3), places, survival=survival, length=np.ones(3))
     assert archive.metrics()["coverage"] == 0.75
     assert archive.metrics()["survivor_coverage"] == 0.5
     assert empty().metrics()["survivor_coverage"] == 0.0

@@ -249,6 +249,19 @@ def test_reevaluated_elites_move_to_the_cell_of_their_mean_measures() -> None:
     assert elites.episodes[elites.occupied].tolist() == [4, 4]
 
 
+def test_candidates_that_fall_are_not_confirmed_and_elites_that_fall_are_removed() -> None:
+    elites = EliteArchive(3, (CELLS,), (RANGE,), {}, 0.0, ArchiveConfig(), min_survival=0.75)
+    problem = Table()
+    confirm, counted = confirmation(problem, 1, elites, episodes=2, recheck=0)
+    places = np.array([1.0, 3.0], np.float32)
+    solutions = np.stack([np.ones(2), places, np.zeros(2)], axis=1).astype(np.float32)
+    first = first_evaluation(np.ones(2), places, survival=[1.0, 0.5])
+    scores = confirm.confirm({"solution": solutions}, first, KEY)
+    assert counted[0].policies == 1
+    assert np.isfinite(scores["objective"]).tolist() == [True, False]
+    assert scores["survival"][0] == 1.0
+
+
 def test_no_elites_need_no_evaluation() -> None:
     for recheck, elites in ((3, new_archive()), (0, recheckable([1]))):
         problem = Table()

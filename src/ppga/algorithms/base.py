@@ -164,12 +164,13 @@ class Algorithm:
         """Add elites (n, ...) of another run to the archives and continue from the best one."""
         names = ("solution", "objective", "measures", *STATISTICS, *self.problem.fields)
         fields = {name: elites[name] for name in names if name in elites}
-        self.elites.add(**fields, episodes=elites.get("episodes", 1))
+        added = self.elites.add(**fields, episodes=elites.get("episodes", 1))
+        if not added.any():
+            raise InputError("no elite of the initial archive survives --evaluation.min-survival.")
         if self.soft is not None:
-            self.soft.add(elites["solution"], elites["objective"], elites["measures"])
-        best = int(np.argmax(elites["objective"]))
-        elite = {name: values[best] for name, values in fields.items()}
-        self.problem_state = self.problem.start_at(self.problem_state, elite, self.key("start at elite"))
+            self.soft.add(*(elites[name][added] for name in ("solution", "objective", "measures")))
+        best, key = self.elites.best(), self.key("start at elite")
+        self.problem_state = self.problem.start_at(self.problem_state, best, key)
 
     def cost(self) -> Cost:
         """Cost of an iteration."""
@@ -281,7 +282,7 @@ class Algorithm:
                 for name, values in shared.items()
             }
         candidates = {"solution": solutions, **fields}
-        final, episodes = scores.scores(), self.config.evaluation.episodes
+        final, episodes = scores.arrays(), self.config.evaluation.episodes
         if self.confirmation is not None:
             with self.timed("confirm"):
                 episodes = self.confirmation.config.episodes

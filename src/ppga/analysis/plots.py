@@ -167,16 +167,16 @@ def curve(
     what: str,
     over: str = "env_steps",
     axes: Axes | None = None,
-    reference: tuple[NumpyArray, NumpyArray] | None = None,
+    reference: tuple[str, NumpyArray, NumpyArray] | None = None,
 ) -> Axes:
     """Draw a metric of the archive over the course of runs: mean of each group, with its 95% interval.
 
     Args:
         groups: name -> runs that differ in their seed only.
-        what: qd_score, coverage, best or mean.
+        what: qd_score, coverage, survivor_coverage, best or mean.
         over: iteration, evaluations, env_steps or wall_time.
         axes: axes to draw on; new ones by default.
-        reference: a curve of the authors' code, x (n,) and y (n,), on a logarithmic axis.
+        reference: name, x (n,) and y (n,) of another curve; the axis of x is then logarithmic.
     """
     check_choice("metric", what, ("qd_score", "coverage", "survivor_coverage", "best", "mean"))
     check_choice("axis", over, ("iteration", "evaluations", "env_steps", "wall_time"))
@@ -186,13 +186,15 @@ def curve(
         courses = [_course(run, what, over) for run in runs]
         # from the first to the last place that all runs have reached
         start, end = max(x[0] for x, _ in courses), min(x[-1] for x, _ in courses)
-        places = np.linspace(start, max(end, start), 200)
+        space = np.linspace if reference is None else np.geomspace
+        places = space(start, max(end, start), 200)
         values = np.array([_step_values(x, y, places) for x, y in courses])
         _band(axes, places / unit, values, style, name)
     axes.set_xlabel(NAMES[over])
     axes.set_ylabel(NAMES[what])
     if reference is not None:
-        axes.plot(*reference, color="black", linestyle="--", label="authors' code")
+        label, x, y = reference
+        axes.plot(x, y, color="black", linestyle="--", label=label)
         axes.set_xscale("log")
     lines = len(groups) + (reference is not None)
     if lines > 1:

@@ -10,15 +10,17 @@ from importlib import resources
 
 import numpy as np
 
+from ppga.archives import Archive
 from ppga.storage import NumpyArray
 
 OFFSETS = {"ant": -3240.0, "halfcheetah": -9231.0, "hopper": -900.0, "humanoid": 0.0, "walker2d": -1413.0}
-"""Task -> offset of the paper's QD-scores: in its authors' code, a constant for each of 1,000 control steps.
-"""
+"""Task -> offset of the paper's QD-scores for an episode of 1,000 control steps; shorter ones have less."""
+STEPS = 1000
 BRANCHES = 300
 """Policies that the authors' code evaluates in an iteration."""
 CURVES = "authors_curves.csv"
-CURVES_SOURCE = "authors' code, one run, uncorrected"
+CURVE_CELLS = {"ant": 10_000, "hopper": 10}
+"""Task -> cells of the archives behind the curves; 2,500 for the other tasks."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Result:
     best: float
 
     def mean(self, task: str) -> float:
-        """Mean objective of the elites; a lower bound where episodes may end early."""
+        """Mean objective of the elites if no episode ended early, and a lower bound otherwise."""
         return self.qd_score / (self.coverage * cells(task)) + OFFSETS[task]
 
 
@@ -78,6 +80,15 @@ PAPER = {
 def cells(task: str) -> int:
     """Number of cells of the paper's archives."""
     return 10_000 if task == "ant" else 100
+
+
+def qd_score(archive: Archive, task: str) -> float | None:
+    """QD-score of an archive with the paper's offset; None if the lengths of its episodes are not known."""
+    length = archive.elites.get("length")
+    if length is None or not np.asarray(length).all():
+        return None
+    total = np.asarray(archive.elites["objective"], np.float64).sum()
+    return float(total - OFFSETS[task] / STEPS * np.asarray(length, np.float64).sum())
 
 
 @cache

@@ -19,7 +19,7 @@ from ppga.archives.format import (
     check_archive,
     check_shape,
 )
-from ppga.archives.statistics import MIN_SURVIVAL
+from ppga.archives.statistics import MIN_SURVIVAL, survives
 from ppga.errors import InputError
 from ppga.policies.network import VARIANCE_EPSILON, Network
 from ppga.storage import NumpyArray, write_tensors
@@ -92,14 +92,11 @@ class Archive:
 
     @property
     def survivor_coverage(self) -> float | None:
-        """Share of the cells whose elites last until the time limit in at least 75% of their episodes.
-
-        None if that is not known.
-        """
-        survival = self.elites.get("survival")
-        if survival is None or not np.asarray(self.elites["length"]).all():
+        """Share of the cells whose elites survive at least 75% of their episodes; None if it is not known."""
+        survival, length = self.elites.get("survival"), self.elites.get("length")
+        if survival is None or length is None or not np.asarray(length).all():
             return None
-        return int((np.asarray(survival) >= MIN_SURVIVAL).sum()) / self.cells
+        return int(survives(np.asarray(survival), MIN_SURVIVAL).sum()) / self.cells
 
     # Elites and policies.
 

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 from ppga.archives.conversion import cells_of
 from ppga.archives.files import check_shape
-from ppga.archives.statistics import MIN_SURVIVAL, combined, statistics_shapes
+from ppga.archives.statistics import MIN_SURVIVAL, combined, statistics_shapes, survives
 from ppga.config import check_whole, common
 from ppga.errors import InputError
 from ppga.storage import ArraySpec, NumpyArray, check_arrays, finite_rows
@@ -75,7 +75,7 @@ class EliteArchive:
         fields: what else is stored with each elite.
         qd_offset: subtracted from every objective in the QD-score.
         config: settings.
-        min_survival: share of their episodes that elites must last until the time limit.
+        min_survival: survival that elites must have at least; see `STATISTICS`.
 
     Attributes:
         shape: grid cells along each measure; (cells,) of a CVT.
@@ -171,12 +171,12 @@ class EliteArchive:
         Args:
             objective: (n,).
             measures: (n, k).
-            survival: (n,) share of episodes that lasted until the time limit; 0 if it is not known.
+            survival: (n,) see `STATISTICS`; None if it is not known.
         """
         enters = np.zeros(len(objective), bool)
         admitted = np.isfinite(objective) & np.isfinite(measures).all(axis=1)
         if self.min_survival:
-            admitted &= False if survival is None else survival >= self.min_survival
+            admitted &= False if survival is None else survives(survival, self.min_survival)
         rows = np.flatnonzero(admitted)
         if len(rows):
             cells = self.index_of(measures[rows])
@@ -247,7 +247,7 @@ class EliteArchive:
         self.add(**elites, episodes=total)
         finite = np.isfinite(elites["objective"]) & np.isfinite(elites["measures"]).all(axis=1)
         new_cells = self.index_of(np.where(finite[:, None], elites["measures"], 0))
-        rejected = ~finite | (elites["survival"] < self.min_survival)
+        rejected = ~finite | ~survives(elites["survival"], self.min_survival)
         return np.asarray(rejected | (new_cells != cells))
 
     # Sampling.
@@ -300,7 +300,7 @@ class EliteArchive:
     def metrics(self) -> dict[str, float]:
         """QD-score, coverage, coverage of survivors, best and mean objective, and number of elites.
 
-        Sums are computed in float64.
+        Sums are computed in float64. The coverage of survivors is NaN if it is not known.
         """
         objectives = np.sort(self.objectives.astype(np.float64))
         if not len(objectives):
@@ -308,11 +308,12 @@ class EliteArchive:
                 "qd_score": 0.0, "coverage": 0.0, "survivor_coverage": 0.0, "best": float("nan"),
                 "mean": float("nan"), "elites": 0,
             }  # fmt: skip
-        survivors = self._data["survival"][self.occupied] >= MIN_SURVIVAL
+        survivors = int(survives(self._data["survival"][self.occupied], MIN_SURVIVAL).sum())
+        known = self._data["length"][self.occupied].all()
         return {
             "qd_score": float((objectives - self.qd_offset).sum()),
             "coverage": len(objectives) / self.cells,
-            "survivor_coverage": int(survivors.sum()) / self.cells,
+            "survivor_coverage": survivors / self.cells if known else float("nan"),
             "best": float(objectives[-1]),
             "mean": float(objectives.mean()),
             "elites": len(objectives),

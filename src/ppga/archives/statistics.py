@@ -7,15 +7,21 @@ import numpy as np
 from ppga.storage import NumpyArray
 
 MIN_SURVIVAL = 0.75
-"""Elites that last until the time limit in this share of their episodes count as survivors."""
+"""Elites whose survival is at least this count as survivors."""
 STATISTICS = ("objective_std", "measures_std", "length", "survival")
 """Fields of an elite: standard deviations () and (k,) over its episodes, their mean number of control steps
-(), and the share of them that lasted until the time limit (). All of them are 0 if they are not known."""
+(), and the share of them that did not end early, by the task's rule or by divergence (). Where they are not
+known, all of them are 0; a length of 0 means that."""
 
 
 def statistics_shapes(measures: int) -> dict[str, tuple[int, ...]]:
     """Name -> shape of each statistic of one elite, for k measures."""
     return {name: (measures,) if name == "measures_std" else () for name in STATISTICS}
+
+
+def survives(survival: NumpyArray, least: float) -> NumpyArray:
+    """Which (n,) elites survive at least that share of their episodes, whose means (n,) are rounded."""
+    return np.asarray(survival >= least - 1e-5)
 
 
 def combined(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ppga.archives.statistics import STATISTICS
 from ppga.storage import NumpyArray
 
 
@@ -20,7 +21,7 @@ class Evaluation:
         measures: (n, k) mean over the episodes.
         measures_std: (n, k) standard deviation over the episodes.
         length: (n,) mean number of control steps.
-        survival: (n,) share of the episodes that lasted until the time limit.
+        survival: (n,) share of the episodes that did not end early, by the task's rule or by divergence.
         env_steps: control steps that the evaluation took.
         policies: number of evaluated solutions.
         episodes: number of episodes, all solutions together.
@@ -36,13 +37,13 @@ class Evaluation:
     policies: int
     episodes: int
 
-    def scores(self) -> dict[str, NumpyArray]:
+    def arrays(self) -> dict[str, NumpyArray]:
         """The scores by name, arrays (n, ...)."""
-        return {name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)}
+        return {name: np.asarray(getattr(self, name)) for name in ("objective", "measures", *STATISTICS)}
 
     def rows(self, part: slice) -> "Evaluation":
         """The scores of some of the solutions; the counts stay those of all."""
-        changes: dict[str, Any] = {name: values[part] for name, values in self.scores().items()}
+        changes: dict[str, Any] = {name: values[part] for name, values in self.arrays().items()}
         return replace(self, **changes)
 
 
@@ -149,7 +150,7 @@ class Problem(Protocol):
         active: NumpyArray | None = None,
         store_transitions: bool = False,
     ) -> Evaluation:
-        """Evaluate solutions.
+        """Evaluate solutions with the normalizers of the state.
 
         Args:
             state: the problem's state.
@@ -165,7 +166,7 @@ class Problem(Protocol):
     def evaluate_elites(
         self, elites: Mapping[str, NumpyArray], key: Any, episodes: int, active: NumpyArray
     ) -> Evaluation:
-        """Evaluate elites of the archive, all their fields (n, ...), with their own normalizers."""
+        """Evaluate elites, or candidates with the fields (n, ...) of elites, with their own normalizers."""
         ...
 
     def start_at(self, state: Any, elite: Mapping[str, NumpyArray], key: Any) -> Any:

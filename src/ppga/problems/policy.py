@@ -236,7 +236,7 @@ class PolicyProblem:
     def evaluate_elites(
         self, elites: Mapping[str, NumpyArray], key: Array, episodes: int, active: NumpyArray
     ) -> Evaluation:
-        """Evaluate elites, all their fields (n, ...), with their own normalizers."""
+        """Evaluate elites or candidates, all their fields (n, ...), with their own normalizers."""
         return self._evaluate(Policy.of_elite(elites), key, episodes, active, False)
 
     def _evaluate(
@@ -260,7 +260,7 @@ class PolicyProblem:
             measures=np.asarray(scores.measures.mean(axis=1)),
             measures_std=np.asarray(scores.measures.std(axis=1)),
             length=np.asarray(scores.steps.mean(axis=1, dtype=np.float32)),
-            survival=np.asarray(1 - scores.terminated.mean(axis=1, dtype=np.float32)),
+            survival=np.asarray((~scores.terminated).mean(axis=1, dtype=np.float32)),
             env_steps=int(scores.steps.sum()),
             policies=count,
             episodes=count * episodes,

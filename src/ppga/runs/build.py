@@ -9,6 +9,7 @@ from typing import Any
 from ppga import machine
 from ppga.algorithms import ALGORITHMS, Algorithm, AlgorithmConfig, config_from_json, config_to_json
 from ppga.archives import EliteArchive, SoftArchiveConfig
+from ppga.archives.statistics import statistics_shapes
 from ppga.distributed.cluster import Cluster
 from ppga.distributed.devices import DeviceExecutor
 from ppga.distributed.ray_executor import RayExecutor
@@ -103,8 +104,9 @@ def make_algorithm(
 
 def archive_bytes(problem: Problem, config: AlgorithmConfig, cells: int) -> int:
     """Bytes of the archives when every cell is occupied."""
-    stored = sum(math.prod(shape) for shape in problem.fields.values())
-    elite = problem.solution_size + len(problem.measure_names) + 2 + stored
+    measures = len(problem.measure_names)
+    shapes = (*problem.fields.values(), *statistics_shapes(measures).values())
+    elite = problem.solution_size + measures + 2 + sum(map(math.prod, shapes))
     soft = 0
     if isinstance(config.archive, SoftArchiveConfig):
         soft_archive = ALGORITHMS[config.algorithm].algorithm.soft_archive

@@ -1,6 +1,7 @@
 """Displays of a running training: a live view on a terminal, plain lines elsewhere."""
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -272,6 +273,10 @@ class Picture:
         return Group(self.progress, Text("." * self.pulses, style="dim"), self.body)
 
 
+def _percent(value: float) -> str:
+    return "unknown" if math.isnan(value) else f"{value:.1%}"
+
+
 def _metrics(record: dict[str, Any]) -> Table:
     """A table of an iteration's metrics."""
     table = Table(box=SIMPLE, show_header=False)
@@ -288,7 +293,7 @@ def _metrics(record: dict[str, Any]) -> Table:
         "steps/s": f"{record['steps_per_second']:,.0f}",
         "QD-score": f"{record['qd_score']:,.0f}",
         "coverage": f"{record['coverage']:.1%}",
-        "of survivors": f"{record['survivor_coverage']:.1%}",
+        "survivors' coverage": _percent(record["survivor_coverage"]),
         "best": f"{record['best']:,.0f}",
         "mean": f"{record['mean']:,.0f}",
         "new elites": f"{record['new_elites']}",

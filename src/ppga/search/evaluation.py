@@ -2,7 +2,8 @@
 
 Scores vary between episodes, so an archive that keeps the best of many first evaluations fills with luck.
 With confirmation, a candidate that would become an elite is evaluated again, and the archive keeps the new
-scores only; elites are re-evaluated from time to time and move to the cell of their mean measures.
+scores only. A few elites are re-evaluated with each batch of candidates, and move to the cells of their mean
+measures.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from ppga.archives import EliteArchive
+from ppga.archives.format import LEARNER_FIELDS
 from ppga.config import check_range, check_whole, common
 from ppga.limits import MOST_POLICIES
 from ppga.problems import Evaluation, Problem
@@ -28,8 +30,8 @@ class EvaluationConfig:
 
     Attributes:
         episodes: episodes of each candidate's first evaluation.
-        min_survival: admit only elites that last until the time limit in this share of their episodes; 0
-            admits all.
+        min_survival: admit only elites whose episodes do not end early, by a fall for example, in this share
+            of all; 0 admits all.
     """
 
     episodes: int = common(1)
@@ -115,16 +117,20 @@ class Confirmation:
             key: random key.
 
         Returns:
-            Scores (n, ...) of the second evaluation, see `Evaluation.scores`. They are NaN for candidates
+            Scores (n, ...) of the second evaluation, see `Evaluation.arrays`. They are NaN for candidates
             that were not evaluated again, and so is the objective of those whose measures vary too much.
         """
-        scores = {name: np.full(values.shape, np.nan, np.float32) for name, values in first.scores().items()}
+        scores = {name: np.full(values.shape, np.nan, np.float32) for name, values in first.arrays().items()}
         rows = np.flatnonzero(self.elites.would_enter(first.objective, first.measures, first.survival))
         cells = self.elites.least_evaluated(self.config.recheck)
         if not len(rows) + len(cells):
             return scores
         elites = self.elites.elites(cells)
-        batch = {name: np.concatenate([values[rows], elites[name]]) for name, values in candidates.items()}
+        batch = {
+            name: np.concatenate([values[rows], elites[name]])
+            for name, values in candidates.items()
+            if name not in LEARNER_FIELDS
+        }
         again = self._evaluate(batch, self._batch_size(len(first.objective)), key)
         if len(cells):
             new = {name: values[len(rows) :] for name, values in again.items()}
@@ -151,7 +157,7 @@ class Confirmation:
                 policies, jax.random.fold_in(key, number), self.config.episodes, active
             )
             self.count(evaluation)
-            parts.append({name: values[active] for name, values in evaluation.scores().items()})
+            parts.append({name: values[active] for name, values in evaluation.arrays().items()})
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _steady(self, measures_std: NumpyArray) -> NumpyArray:

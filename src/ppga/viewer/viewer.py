@@ -236,9 +236,10 @@ class Viewer:
 
     def _describe(self, episode: Episode) -> dict[str, Any]:
         """An episode as JSON values."""
-        elites = episode.archive.elites
-        known = bool(elites.get("length", np.zeros(1))[0])
-        statistics = {name: float(elites[name][0]) if known else None for name in ("length", "survival")}
+        known = episode.archive.survivor_coverage is not None
+        statistics = {
+            name: float(episode.archive.elites[name][0]) if known else None for name in ("length", "survival")
+        }
         return {
             "which": episode.which,
             "measures": list(episode.archive.measure_names),

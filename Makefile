@@ -50,7 +50,7 @@ lint: $(DEV_READY)
 test: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-quick: lint
+quick: lint system
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not long and not slow"
 
 long: $(DEV_READY)

@@ -42,7 +42,10 @@ from helpers.tasks import NAMES
 hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
 
-LONGEST = ("algorithms", "viewer", "cluster", "devices", "study", "brax", "cli", "faults")
+LONGEST = (
+    "worker_pool", "cluster", "algorithms", "viewer", "slurm", "commands", "stopping", "devices", "faults",
+    "study", "nonfinite", "brax",
+)  # fmt: skip
 """Files of tests that are begun first, so that no core is left alone with one of them in the end."""
 SLOW = (
     "algorithms", "benchmarks", "brax", "cluster", "commands", "devices", "faults", "long_runs",

@@ -43,10 +43,13 @@ hypothesis.settings.register_profile("ppga", deadline=None)
 hypothesis.settings.load_profile("ppga")
 
 LONGEST = (
-    "worker_pool", "cluster", "algorithms", "viewer", "slurm", "commands", "stopping", "devices", "faults",
+    "algorithms", "cluster", "viewer", "worker_pool", "slurm", "commands", "stopping", "devices", "faults",
     "study", "nonfinite", "brax",
 )  # fmt: skip
-"""Files of tests that are begun first, so that no core is left alone with one of them in the end."""
+"""Files of tests that are begun first, so that no core is left alone with one of them in the end.
+
+In this order, no two of them use Ray at the same time.
+"""
 SLOW = (
     "algorithms", "benchmarks", "brax", "cluster", "commands", "devices", "faults", "long_runs",
     "mjx_engine", "nonfinite", "optional_output", "race", "random", "reading", "report", "reproduce",

@@ -4,6 +4,7 @@ Heavy imports stay inside the methods, so that help and error messages appear at
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import tyro
 from ppga.errors import InputError, check_choice, check_count
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from benchmarks.harness import Result
 
@@ -37,7 +38,7 @@ class Benchmark:
 
     def check(self) -> None:
         """Raise an InputError for options that cannot work."""
-        for name in ("environments", "steps", "rounds"):
+        for name in ("environments", "steps", "rounds", "seeds", "parallel"):
             value = getattr(self, name, None)
             if value is not None:
                 check_count(f"--{name}", value)
@@ -58,7 +59,7 @@ class Benchmark:
         """Run the benchmark on a task."""
         raise NotImplementedError
 
-    def table(self, results: "Sequence[Result]", task: str) -> "Table":
+    def table(self, results: "Sequence[Result]", task: str) -> "RenderableType":
         """The results of a task."""
         from benchmarks.harness import table
 
@@ -204,31 +205,54 @@ class Memory(Benchmark):
 
 @dataclass(frozen=True)
 class Race(Benchmark):
-    """Seconds until an archive has a given QD-score, beside loops of QDax and pyribs.
+    """QD-score of ppga's loops beside those of QDax and pyribs, re-evaluated in fresh episodes.
 
     Attributes:
         preset: settings of ppga's algorithms: laptop, paper or smoke.
-        minutes: minutes of each loop, its start included.
-        loops: names of the loops, such as ppga or "qdax pga-me"; all that are installed by default.
+        minutes: minutes of each loop, its start included; the re-evaluation is not.
+        seeds: each loop runs with the seeds 1 to this number.
+        loops: names of the loops, such as ppga or "qdax dcrl-me", or of ppga's algorithms; by default ppga,
+            pga-me, map-elites, and all installed ones of other libraries.
+        episodes: fresh episodes of each elite, from which all reported scores come.
+        parallel: loops that run at once, each on one core; 1 for one loop at a time on all cores.
+        output: folder of the archives, runs/race-TASK-TIME by default. Loops that are complete in it are not
+            run again.
     """
 
     task: str = "walker2d"
     preset: str = "laptop"
     minutes: float = 1.0
-    loops: tuple[str, ...] = ()
+    seeds: int = 1
+    loops: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    episodes: int = 50
+    parallel: int = 1
+    output: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+
+    def check(self) -> None:
+        """Raise an InputError for options that cannot work."""
+        super().check()
+        check_count("--episodes", self.episodes, least=2)  # one half selects, the other one is reported
+        if self.output is not None and self.task == "all":
+            raise InputError("--output is the folder of one task: give --task, or leave --output out.")
 
     def title(self, task: str) -> str:
-        """Title of the table of a task."""
-        return f"{task}: {self.minutes:g} minutes for each loop"
+        """Title of the tables of a task."""
+        seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        return f"{task}: {self.minutes:g} minutes for each loop, {seeds}"
 
     def measure(self, task: str, show: Show) -> "list[Result]":
         """See `Benchmark`."""
-        from benchmarks.race import bench_race
+        from ppga.storage import plain_name
 
-        return bench_race(task, self.preset, self.minutes, self.loops, show)
+        from benchmarks.race import Settings, bench_race
 
-    def table(self, results: "Sequence[Result]", task: str) -> "Table":
-        """A table with one row for each loop."""
+        settings = Settings(task, self.preset, self.minutes, self.episodes, self.parallel)
+        folder = self.output or Path("runs") / f"race-{plain_name(task)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        image = self.json and self.json.with_name(f"{self.json.stem}-{plain_name(task)}.png")
+        return bench_race(settings, self.loops, self.seeds, folder, image, show)
+
+    def table(self, results: "Sequence[Result]", task: str) -> "RenderableType":
+        """Tables with one row for each loop."""
         from benchmarks.race import race_table
 
         return race_table(results, self.title(task))

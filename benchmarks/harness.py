@@ -29,6 +29,7 @@ class Result:
         unit: its unit.
         ratio: value divided by that of the reference; None for a figure without a reference.
         against: name of the reference.
+        interval: 95% interval of a mean over several seeds; None for a figure without one.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Result:
     unit: str
     ratio: float | None = None
     against: str | None = None
+    interval: tuple[float, float] | None = None
 
 
 def rates(candidates: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, float]:

@@ -16,6 +16,11 @@ from ppga.tasks import task_argument
 from benchmarks.harness import Result, environment, table
 
 ROUNDS = ("--rounds", "2")
+SHORT_RACE = (
+    "--episodes", "4",
+    "--loops", "ppga", "pga-me", "map-elites", "qdax pga-me", "qdax map-elites", "pyribs cma-mae",
+)  # fmt: skip
+"""Options of a race that shows that everything runs, and little more."""
 
 
 def plan(task: str, preset: str, minutes: float) -> dict[str, tuple[str, ...]]:
@@ -34,7 +39,7 @@ def plan(task: str, preset: str, minutes: float) -> dict[str, tuple[str, ...]]:
         "iteration": ("iteration", *of_task, *ROUNDS, *with_preset),
         "view": ("view", *of_task),
         "memory": ("memory", *of_task, *with_preset),
-        "race": ("race", *of_task, *with_preset, "--minutes", f"{minutes:g}"),
+        "race": ("race", *of_task, *with_preset, "--minutes", f"{minutes:g}", *SHORT_RACE),
     }
     if not installed("viser"):
         del planned["view"]

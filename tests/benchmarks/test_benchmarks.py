@@ -31,7 +31,7 @@ def test_results_are_written_as_json(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out.json").read_text())
     assert content["machine"]["versions"]["ppga"] == ppga.__version__
     for result in results.values():
-        assert set(result) == {"name", "value", "unit", "ratio", "against"}
+        assert set(result) == {"name", "value", "unit", "ratio", "against", "interval"}
         assert result["value"] > 0
         assert result["unit"] == "steps/s"
     bare, physics = results["mujoco.batch/hopper"], results["physics/hopper"]
@@ -92,6 +92,10 @@ def test_memory_is_that_of_full_archives(tmp_path: Path) -> None:
         (("iteration", "--task", "hopper", "--preset", "desktop"), "unknown preset 'desktop'"),
         (("race", "--minutes", "0"), "--minutes must be positive, got 0.0"),
         (("race", "--loops", "ppgo"), "Did you mean 'ppga'?"),
+        (("race", "--seeds", "0"), "--seeds must be an integer of at least 1, got 0"),
+        (("race", "--episodes", "1"), "--episodes must be an integer of at least 2, got 1"),
+        (("race", "--parallel", "9999"), "--parallel 9999 needs as many cores, one for each loop;"),
+        (("race", "--task", "all", "--output", "x"), "--output is the folder of one task"),
         (("all", "--task", "hoper"), "Did you mean 'hopper'?"),
         ((), "Expected one of {all, start, physics"),
     ],

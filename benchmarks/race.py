@@ -149,6 +149,7 @@ def bench_race(
         raise InputError(f"{', '.join(chosen)}: QDax is not installed; pip install 'ppga[qdax]'")
     cores = _cores(settings.parallel)
     settings.claim(folder)
+    print(f"archives are kept in {folder}", file=sys.stderr)
     entries = {
         loop: [Entry(loop, seed, folder / f"{plain_name(loop)}-{seed}") for seed in range(1, seeds + 1)]
         for loop in available
@@ -326,7 +327,7 @@ def _values(outcomes: Sequence[Outcome], goal: float) -> dict[str, tuple[list[fl
     return values
 
 
-SCORE_NAMES = {"QD-score": "", "coverage": "share", "best": "reward", "mean": "mean reward of an elite"}
+SCORE_NAMES = {"QD-score": "", "coverage": "share of cells", "best": "reward", "mean": "reward"}
 """Names of the fields of `Scores`, and their units."""
 KINDS = {"reevaluated": "re-evaluated", "archived": "archived"}
 
@@ -343,22 +344,21 @@ def race_table(results: Sequence[Result], title: str) -> Group:
         groups[kind].append(result)
     notes = {
         "": "speed and memory",
-        "re-evaluated": "in fresh episodes",
-        "archived": "as archived, with luck",
+        "re-evaluated": "re-evaluated in fresh episodes",
+        "archived": "as archived, for comparison",
     }
-    return Group(*(_table(own, f"{title}; {notes[kind]}") for kind, own in groups.items()))
+    return Group(*(_table(own, f"{title}; {notes[kind]}", f"{kind} ") for kind, own in groups.items()))
 
 
-def _table(results: Sequence[Result], title: str) -> Table:
-    """A table with one row for each loop, and one column for each figure."""
+def _table(results: Sequence[Result], title: str, prefix: str) -> Table:
+    """A table with one row for each loop, and one column for each figure; their names lose the prefix."""
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         loop, _, name = result.name.rpartition("/")[0].partition(": ")
-        prefix = "> " if "not reached" in result.unit else ""
-        unit = result.unit.partition(",")[0]
-        text = prefix + format_value(result.value)
+        name, unit = name.removeprefix(prefix), result.unit.partition(",")[0]
+        text = ("> " if "not reached" in result.unit else "") + format_value(result.value)
         if result.interval is not None:
-            text += " [{}, {}]".format(*map(format_value, result.interval))
+            text += "\n[{}, {}]".format(*map(format_value, result.interval))
         cells.setdefault(loop, {})[f"{name}, {unit}" if unit else name] = text
     headings = list(dict.fromkeys(heading for row in cells.values() for heading in row))
     table = Table(title=title)

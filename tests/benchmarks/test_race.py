@@ -310,8 +310,8 @@ def test_the_goal_is_the_final_score_of_the_best_other_library() -> None:
     assert isinstance(archived, Table)
     assert isinstance(speed, Table)
     assert [table.row_count for table in (scores, archived, speed)] == [4, 4, 4]
-    assert list(scores.columns[1].cells) == ["9", "0.5 [0.25, 0.75]", "6", "5"]
-    assert list(speed.columns[-1].cells) == ["10", "> 25 [10, 40]", "30", "10"]
+    assert list(scores.columns[1].cells) == ["9", "0.5\n[0.25, 0.75]", "6", "5"]
+    assert list(speed.columns[-1].cells) == ["10", "> 25\n[10, 40]", "30", "10"]
 
 
 def test_an_archive_without_elites_has_no_score(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def run(loop: str, task: str, preset: str, seed: int, minutes: float, begin: flo
 
     archive = LOOPS[loop](task, preset, report, seed, minutes)
     seconds, steps, scores = zip(*iterations, strict=True)
+    if seconds[-1] < 60 * minutes:  # ppga's algorithms return their archive after a signal
+        sys.exit(f"stopped after {seconds[-1]:.0f} of {60 * minutes:g} s")
     history = History(seconds, steps, scores, machine.peak_memory_gib(), machine.visible_cores())
     archive = replace(archive, description=archive.description | {"algorithm": loop, "seed": seed})
     archive.save(folder / ARCHIVE_FILE)

@@ -223,16 +223,16 @@ class Processes:
         self._stopped = False
 
     def add(self, process: subprocess.Popen[str]) -> None:
-        """Add a process; it is terminated if the others were stopped while it started."""
+        """Add a process; it is killed if the others were stopped while it started."""
         self._started.append(process)
         if self._stopped:
-            process.terminate()
+            process.kill()
 
     def stop(self) -> None:
-        """Terminate all processes, and those that are added later."""
+        """Kill all processes, and those that are added later; what they have written stays valid."""
         self._stopped = True
         for process in self._started:
-            process.terminate()
+            process.kill()
 
 
 def _run(entry: Entry, settings: Settings, processes: Processes, say: Callable[[str], None]) -> None:

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,13 +19,14 @@ from rich.table import Table
 import ppga
 from ppga.analysis import metrics
 from ppga.archives import load_archive
+from ppga.machine import visible_cores
 from ppga.policies.network import Network
 from ppga.storage import read_tensors
 
 from benchmarks import fresh
 from benchmarks.ascii_me import GAMMA, ASCIIEmitter, returns, similarity
 from benchmarks.fresh import Scores
-from benchmarks.harness import Result
+from benchmarks.harness import Result, environment
 from benchmarks.library_task import LibraryTask
 from benchmarks.loops import LIBRARY_LOOPS, LOOPS, PPGA_LOOPS, History
 from benchmarks.pyribs_loops import es_gradients
@@ -35,7 +38,7 @@ EPISODES = 5
 RACE = ("race", "--task", "hopper", "--preset", "smoke", "--minutes", "0.0001", "--episodes", str(EPISODES))
 PYRIBS = "pyribs cma-mae"
 LOOPS_RACED = ("--loops", PYRIBS, "--seeds", "2")
-CORES = len(os.sched_getaffinity(0))
+CORES = visible_cores()
 
 
 @pytest.mark.parametrize("loop", ["map-elites", *LIBRARY_LOOPS])  # ppga's loops differ by a name only
@@ -265,7 +268,22 @@ def test_loops_at_once_have_a_core_each_and_do_not_stop_when_one_fails(tmp_path:
     complete = tmp_path / "race" / "pyribs_cma-mae-1"
     assert fresh.complete(load_archive(complete / "archive.safetensors"), complete)
     assert History.load(complete).cores == 1
-    assert len(os.sched_getaffinity(0)) == CORES, "only the loops are pinned"
+    assert visible_cores() == CORES, "only the loops are pinned"
+
+
+def test_a_loop_that_is_stopped_early_is_not_complete(tmp_path: Path) -> None:
+    words = ("map-elites", "hopper", "smoke", "1", "100", str(time.time()), "4", str(tmp_path))
+    command = [sys.executable, "-m", "benchmarks.loops", *words]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "qd_score" in json.loads(process.stdout.readline())
+        process.terminate()  # the algorithm finishes its iteration, and returns its archive
+        _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "stopped after" in errors
+    assert list(tmp_path.iterdir()) == []
 
 
 # Figures.

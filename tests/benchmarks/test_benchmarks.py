@@ -91,7 +91,7 @@ def test_memory_is_that_of_full_archives(tmp_path: Path) -> None:
         (("vppo", "--task", "hopper", "--environments", "7"), "--ppo.environments 6 or 8 can"),
         (("iteration", "--task", "hopper", "--preset", "desktop"), "unknown preset 'desktop'"),
         (("race", "--minutes", "0"), "--minutes must be positive, got 0.0"),
-        (("race", "--loops", "ppgo"), "Did you mean 'ppga'?"),
+        (("race", "--loops", "qdax dcrl"), "Did you mean 'qdax dcrl-me'?"),
         (("race", "--seeds", "0"), "--seeds must be an integer of at least 1, got 0"),
         (("race", "--episodes", "1"), "--episodes must be an integer of at least 2, got 1"),
         (("race", "--parallel", "9999"), "--parallel 9999 needs as many cores, one for each loop;"),

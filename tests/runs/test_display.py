@@ -32,6 +32,16 @@ def test_a_display_shows_a_run(kind: Callable[[Console], Display], expected: lis
         assert text in output.getvalue()
 
 
+def test_a_live_view_names_the_programs_that_are_compiled() -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=120)
+    settings, _ = ppga.preset("smoke", "hopper")
+    ppga.train("hopper", settings, budget=Budget(iterations=1), display=Picture(console))
+    for program in ("environments", "rollout", "PPO update", "evaluation"):
+        assert f"compiling the {program}" in output.getvalue()
+    assert not output.getvalue().rstrip().endswith("compiling the evaluation")
+
+
 def test_a_quiet_display_prints_messages_only() -> None:
     output = io.StringIO()
     console = Console(file=output, width=120)

@@ -103,10 +103,14 @@ class Evaluator:
         """The program of one of `shape[0]` threads, each with `shape[1]` policies."""
         task = self.task.for_callers(shape[0])
 
-        def program(policies: Policy, key_data: Array, active: Array) -> tuple[Scores, Transitions | None]:
+        def evaluate_policies(
+            policies: Policy, key_data: Array, active: Array
+        ) -> tuple[Scores, Transitions | None]:
             return self._evaluate(task, policies, jax.random.wrap_key_data(key_data), active)
 
-        compiled = self._compiled[shape] = jax.jit(program).lower(policies, key_data, active).compile()
+        compiled = self._compiled[shape] = (
+            jax.jit(evaluate_policies).lower(policies, key_data, active).compile()
+        )
         return compiled
 
     def _evaluate(

@@ -39,6 +39,9 @@ class Display(Protocol):
     def pulse(self) -> None:
         """Called now and then within an iteration."""
 
+    def compiling(self, program: str) -> None:
+        """Called when JAX starts to compile a program, with what it does, and with "" when it has done so."""
+
     def show(
         self,
         record: dict[str, Any],
@@ -75,6 +78,9 @@ class Silent:
     def pulse(self) -> None:
         """Do nothing."""
 
+    def compiling(self, program: str) -> None:
+        """Do nothing."""
+
     def show(self, *args: Any) -> None:
         """Do nothing."""
 
@@ -102,6 +108,10 @@ class FailSafe:
     def pulse(self) -> None:
         """See `Display.pulse`."""
         self._try(self.display.pulse)
+
+    def compiling(self, program: str) -> None:
+        """See `Display.compiling`."""
+        self._try(self.display.compiling, program)
 
     def show(self, *args: Any) -> None:
         """See `Display.show`."""
@@ -143,6 +153,9 @@ class Lines:
             self._print(title)
 
     def pulse(self) -> None:
+        """Do nothing."""
+
+    def compiling(self, program: str) -> None:
         """Do nothing."""
 
     def show(
@@ -225,7 +238,8 @@ class Picture:
         )
         self.live = _View(console=console, refresh_per_second=4, transient=False)
         self.bar = self.progress.add_task("", total=1.0, left="")
-        self.body: RenderableType = Text("compiling ...", style="dim")
+        self.body: RenderableType = Text("")
+        self.program = ""
         self.start_time, self.start_share = time.monotonic(), 0.0
         self.pulses = 0
 
@@ -239,6 +253,11 @@ class Picture:
     def pulse(self) -> None:
         """Add a dot below the progress bar."""
         self.pulses += 1
+        self.live.update(self._group())
+
+    def compiling(self, program: str) -> None:
+        """Name the program behind the dots while it is compiled."""
+        self.program = program
         self.live.update(self._group())
 
     def show(
@@ -270,7 +289,8 @@ class Picture:
         self.live.stop()
 
     def _group(self) -> Group:
-        return Group(self.progress, Text("." * self.pulses, style="dim"), self.body)
+        status = "." * self.pulses + (f" compiling the {self.program}" if self.program else "")
+        return Group(self.progress, Text(status, style="dim"), self.body)
 
 
 def _percent(value: float) -> str:

@@ -30,6 +30,7 @@ from ppga.runs.build import (
     with_fitting_buffer,
     work_of,
 )  # fmt: skip
+from ppga.runs.compiling import compilation_shown
 from ppga.runs.display import Display, FailSafe, Silent
 from ppga.runs.folder import RunFolder
 from ppga.runs.results import check_initial_archive, to_archive
@@ -211,6 +212,7 @@ class _Session:
             share = self._budget_share(algorithm, self.seconds)
             self.display.begin(f"{self.config.algorithm} on {self.name}", share)
             stack.callback(self.display.end)
+            stack.enter_context(compilation_shown(self.display.compiling))
             return self._iterate(algorithm, executor)
 
     def _new_algorithm(self, executor: Executor) -> Algorithm:

@@ -258,7 +258,7 @@ class Picture:
     def compiling(self, program: str) -> None:
         """Name the program behind the dots while it is compiled."""
         self.program = program
-        self.live.update(self._group())
+        self.live.update(self._group(), refresh=True)
 
     def show(
         self,

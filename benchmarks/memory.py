@@ -62,5 +62,5 @@ def fill(algorithm: PPGA) -> None:
         solutions = draws.standard_normal((n, problem.solution_size), np.float32)
         objective = np.full(n, 1e4, np.float32)
         fields = {name: np.repeat(values[None], n, axis=0) for name, values in shared.items()}
-        algorithm.soft.add(solutions, objective, measures)
+        algorithm.soft.add(solutions, objective, measures, fields)
         elites.add(solutions, objective, measures, **fields)

@@ -35,12 +35,14 @@ class SimulationConfig:
         integrator: fast (Euler), or gymnasium (the one in the robot's model file).
         episode_length: control steps until an episode is truncated; the task's own by default.
         threads: threads of the mujoco engine; all visible cores by default.
+        clip: observations and rewards are clipped to [-clip, clip], also in evaluations; none for no limit.
     """
 
     physics: Literal["mujoco", "mjx"] = common("mujoco")
     integrator: Literal["fast", "gymnasium"] = "fast"
     episode_length: int | None = None
     threads: int | None = None
+    clip: float | None = None
 
     def check(self) -> None:
         """Raise an InputError for values that cannot work."""
@@ -48,6 +50,8 @@ class SimulationConfig:
             check_whole("simulation.episode_length", self.episode_length, most=LONGEST_EPISODE)
         if self.threads is not None:
             check_whole("simulation.threads", self.threads)
+        if self.clip is not None:
+            check_positive("simulation.clip", self.clip)
 
 
 @dataclass(frozen=True)

@@ -160,13 +160,12 @@ def _origin(source: Path) -> dict[str, Any]:
 
 def _preset(folder: "RunFolder") -> dict[str, Any]:
     """The preset that is most similar to a run's settings, and the settings that differ from it."""
-    from ppga.algorithms import preset
-    from ppga.algorithms.presets import DESCRIPTIONS
+    from ppga.algorithms import find_algorithm, preset
     from ppga.config import differences
 
     task, config, _ = folder.read()
     changes = {}
-    for name in DESCRIPTIONS:
+    for name in find_algorithm(config.algorithm).presets:
         settings, _ = preset(name, task, config.algorithm)
         changes[name] = {
             option: value
@@ -180,9 +179,9 @@ def _preset(folder: "RunFolder") -> dict[str, Any]:
 def arrays_of(archive: Archive, cell: int) -> dict[str, Any]:
     """The policy of a cell as plain arrays and texts.
 
-    `apply_arrays` shows how they make an action of an observation: normalize and clip the observation, apply
-    the layers with the activation between them, apply the head, clip to [-1, 1], and scale to the range of
-    the controls.
+    `apply_arrays` shows how they make an action of an observation: clip, normalize and clip the observation,
+    apply the layers with the activation between them, apply the head, clip to [-1, 1], and scale to the range
+    of the controls.
     """
     description, elite = archive.description, archive.elite(cell)
     network = Network.of(description["network"])
@@ -196,6 +195,7 @@ def arrays_of(archive: Archive, cell: int) -> dict[str, Any]:
         "cell": cell,
         "objective": elite["objective"],
         "measures": elite["measures"],
+        "input_clip": np.float32(description["task"].get("clip") or np.inf),
         "observation_mean": elite["observation_mean"].astype(np.float32),
         "observation_std": np.sqrt(elite["observation_variance"] + VARIANCE_EPSILON).astype(np.float32),
         "observation_clip": np.float32(description["network"]["observation_clip"]),
@@ -223,8 +223,9 @@ def apply_arrays(arrays: dict[str, Any], observation: NumpyArray) -> tuple[Numpy
         arrays: of the policy, see `arrays_of`.
         observation: (n, o)
     """
-    clip = arrays["observation_clip"]
-    value = (observation - arrays["observation_mean"]) / arrays["observation_std"]
+    clip, limit = arrays["observation_clip"], arrays["input_clip"]
+    value = np.clip(observation, -limit, limit)
+    value = (value - arrays["observation_mean"]) / arrays["observation_std"]
     value = np.clip(value, -clip, clip).astype(np.float32)
     layers = sum(name.startswith("weights") for name in arrays)
     for number in range(layers):
@@ -271,8 +272,10 @@ def _model(onnx: Any, archive: Archive, cell: int) -> Any:
         nodes.append(helper.make_node(operation, list(names), [output]))
         return output
 
-    clip, one = arrays["observation_clip"], constant("one", 1.0)
-    value = add("Sub", "observation", constant("mean", arrays["observation_mean"]))
+    clip, one, value = arrays["observation_clip"], constant("one", 1.0), "observation"
+    if np.isfinite(limit := arrays["input_clip"]):
+        value = add("Clip", value, constant("least_input", -limit), constant("largest_input", limit))
+    value = add("Sub", value, constant("mean", arrays["observation_mean"]))
     value = add("Div", value, constant("std", arrays["observation_std"]))
     value = add("Clip", value, constant("lowest", -clip), constant("highest", clip))
     layers = sum(name.startswith("weights") for name in arrays)

@@ -6,7 +6,14 @@ The settings and presets of PPGA are in `ppga_config.py`, so that `ppga.py` is A
 from ppga.algorithms.base import Algorithm, AlgorithmConfig
 from ppga.algorithms.ppga import PPGA
 from ppga.algorithms.ppga_config import PPGAConfig
-from ppga.algorithms.registry import ALGORITHMS, config_from_json, config_to_json, find_algorithm, preset
+from ppga.algorithms.registry import (
+    ALGORITHMS,
+    config_from_json,
+    config_to_json,
+    find_algorithm,
+    find_preset,
+    preset,
+)
 
 __all__ = [
     "ALGORITHMS",
@@ -17,5 +24,6 @@ __all__ = [
     "config_from_json",
     "config_to_json",
     "find_algorithm",
+    "find_preset",
     "preset",
 ]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ppga import random
-from ppga.archives import ArchiveConfig, EliteArchive, SoftArchive, SoftArchiveConfig
+from ppga.archives import ArchiveConfig, EliteArchive, SoftAddition, SoftArchive, SoftArchiveConfig
 from ppga.archives.statistics import STATISTICS
 from ppga.config import (
     LoggingConfig,
@@ -168,7 +168,8 @@ class Algorithm:
         if not added.any():
             raise InputError("no elite of the initial archive survives --evaluation.min-survival.")
         if self.soft is not None:
-            self.soft.add(*(elites[name][added] for name in ("solution", "objective", "measures")))
+            rows = {name: values[added] for name, values in fields.items()}
+            self.soft.add(rows["solution"], rows["objective"], rows["measures"], rows)
         best, key = self.elites.best(), self.key("start at elite")
         self.problem_state = self.problem.start_at(self.problem_state, best, key)
 
@@ -289,6 +290,12 @@ class Algorithm:
                 final = self.confirmation.confirm(candidates, scores, self.key(stream))
         with self.timed("archive"):
             return int(self.elites.add(**candidates, **final, episodes=episodes).sum())
+
+    def add_entries(self, solutions: NumpyArray, scores: Evaluation) -> SoftAddition:
+        """Add evaluated solutions (n, d) to the soft archive, with what restarts at them need."""
+        assert self.soft is not None
+        fields = self.problem.stored_fields(self.problem_state) if self.soft.entries else None
+        return self.soft.add(solutions, scores.objective, scores.measures, fields)
 
     # Checkpoints.
 

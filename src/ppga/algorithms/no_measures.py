@@ -40,9 +40,10 @@ WALK = 20
 LAPTOP = _without_measures(
     ppga_config.LAPTOP, {"walk_updates": WALK, "phases.updates": WALK, "objective.clip_reward": True}
 )
-PAPER = _without_measures(ppga_config.PAPER, {"objective": ObjectiveConfig(scaling="raw", clip_reward=True)})
+UPHILL = {"objective": ObjectiveConfig(scaling="raw", clip_reward=True)}
 PRESETS = {
     "laptop": LAPTOP,
-    "paper": PAPER,
+    "paper": _without_measures(ppga_config.PAPER, UPHILL),
+    "paper-scripts": _without_measures(ppga_config.PAPER_SCRIPTS, UPHILL),
     "smoke": smoke(LAPTOP, {**ppga_config.SMOKE, **ppga_config.SMOKE_PPO}),
 }

@@ -73,8 +73,8 @@ class PPGA(Algorithm):
         solutions = np.concatenate([theta, branches])
         scores = self.evaluate(solutions)
         with self.timed("archive"):
-            search_added = self.soft.add(theta, scores.objective[:1], scores.measures[:1])
-            branches_added = self.soft.add(branches, scores.objective[1:], scores.measures[1:])
+            search_added = self.add_entries(theta, scores.rows(slice(1)))
+            branches_added = self.add_entries(branches, scores.rows(slice(1, None)))
         new_elites = self.add_elites(solutions, scores)
 
         # Rank the branches by their improvement of the archive, and adapt N(mu, Sigma).
@@ -93,7 +93,7 @@ class PPGA(Algorithm):
             record |= {f"walk_{name}": value for name, value in walked.metrics.items()}
         if self.rule.resets_strategy(self.iteration):
             self.reset_strategy("mean after the reward")
-        # Otherwise, or if N(mu, Sigma) has degenerated, restart at an elite.
+        # Otherwise, or if N(mu, Sigma) has degenerated, restart at a policy of an archive.
         if self.rule.due(self.iteration) or self.strategy.check_stop(branches_added.improvement[ranking]):
             self.restart()
         return record
@@ -131,13 +131,13 @@ class PPGA(Algorithm):
         return problem.walk(state, np.pad(weights, (0, missing)), key, updates, scaled=scaled)
 
     def restart(self) -> None:
-        """Restart the search policy at an elite, and the search distribution."""
+        """Restart the search policy at a policy of an archive, and the search distribution."""
         self.restarts += 1
         name = f"restart {self.restarts}"  # of its random streams: an iteration may have several restarts
         self.reset_strategy(f"mean of {name}")
         self.rule.restarted()
         if not self.elites.empty:
-            elite = self.rule.elite(self.elites, self.generator(f"elite of {name}"))
+            elite = self.rule.elite(self.soft.restart_archive, self.generator(f"elite of {name}"))
             self.problem_state = self.problem.restart(self.problem_state, elite, self.key(name))
 
     def reset_strategy(self, stream: str) -> None:

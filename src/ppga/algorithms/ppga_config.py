@@ -1,10 +1,11 @@
 """Settings and presets of PPGA.
 
 The defaults of the classes here are the preset `laptop`, and comments give the paper's values. `PPOConfig`
-has the paper's values as defaults, except for those that `PAPER_PPO` sets.
+has the paper's values as defaults, except for those that `PAPER_PPO` sets. `docs/fidelity.md` compares the
+presets `paper` and `paper-scripts`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from ppga.algorithms.base import AlgorithmConfig, check_policies
@@ -30,7 +31,19 @@ LAPTOP_PPO = PPOConfig(
     target_kl=0.03,  # paper: 0.008, with a constant learning rate
     initial_std=0.4,  # paper: 1; with that, every fifth halfcheetah learns to slide on its back
 )
-PAPER_PPO = PPOConfig(environments=3000, adaptive_learning_rate=False, reset_optimizer=True)
+PAPER_PPO = PPOConfig(
+    environments=3000,
+    clip_values=True,
+    value_coefficient=4.0,  # 2 in the scripts, where the squared error is not halved
+    adaptive_learning_rate=False,
+    reset_optimizer=True,
+    update="joint",
+    normalize="returns",
+    normalizers="fresh",
+    bootstrap_truncated=False,
+    reset_environments=True,
+)
+"""PPO as in the code of PPGA's authors; the text says little about it."""
 PAPER_EVALUATION = StochasticEvaluationConfig(episodes=10, actions="sample")
 PAPER_NETWORK = NetworkConfig(critic=(256, 256))
 
@@ -69,6 +82,11 @@ class ArborescenceConfig(AlgorithmConfig):
         """Raise an InputError for settings that cannot work for a task with that many measures."""
         super().check(measures)
         check_policies("branches", self.branches, least=2)
+        if self.archive.restart_from == "entries" and (self.legs is not None or self.phases is not None):
+            raise InputError(
+                "--archive.restart-from entries cannot choose promising or best policies: it also needs "
+                "--legs none and --phases none."
+            )
         if self.phases is not None and self.phases.every and self.legs is None:
             raise InputError(
                 "--legs none also needs --phases.every 0: there are no legs to follow the reward."
@@ -127,20 +145,39 @@ LAPTOP_BY_TASK: dict[str, dict[str, Any]] = {
     },
 }
 PAPER_WALKER: dict[str, Any] = {"archive.alpha": 0.15, "ppo.std": "reset"}
-PAPER_HUMANOID: dict[str, Any] = {"strategy.sigma0": 0.5, "ppo.learning_rate": 3e-4}
+PAPER_HUMANOID: dict[str, Any] = {
+    "strategy.sigma0": 0.5,
+    "ppo.learning_rate": 3e-4,
+    "simulation.clip": 10.0,
+}
+PAPER_ANT: dict[str, Any] = {
+    "archive.threshold_min": -500.0,
+    "strategy.sigma0": 3.0,
+    "ppo.target_kl": 0.0,  # its script sets none
+}
 PAPER_BY_TASK: dict[str, dict[str, Any]] = {
     "halfcheetah": {"archive.alpha": 1.0, "ppo.std": "reset"},
     "walker2d": PAPER_WALKER,
     "hopper": PAPER_WALKER,  # the paper has no hopper
     "humanoid": PAPER_HUMANOID,
     "humanoid-full": PAPER_HUMANOID,
-    "ant": {"archive.threshold_min": -500.0, "strategy.sigma0": 3.0},
+    "ant": PAPER_ANT,
+}
+SCRIPTS_WALKER: dict[str, Any] = {"archive.alpha": 0.5, "archive.shape": (50, 50), "ppo.std": "reset"}
+SCRIPTS_HUMANOID: dict[str, Any] = {**PAPER_HUMANOID, "archive.shape": (50, 50), "ppo.std": "reset"}
+SCRIPTS_BY_TASK: dict[str, dict[str, Any]] = {
+    "halfcheetah": {"archive.alpha": 0.5, "archive.shape": (50, 50)},
+    "walker2d": SCRIPTS_WALKER,
+    "hopper": {**SCRIPTS_WALKER, "archive.shape": (50,)},  # there is no script for it
+    "humanoid": SCRIPTS_HUMANOID,
+    "humanoid-full": SCRIPTS_HUMANOID,
+    "ant": PAPER_ANT,
 }
 
 LAPTOP = Preset(PPGAConfig(), tasks=LAPTOP_BY_TASK)
 PAPER_ARBORESCENCE: dict[str, Any] = {
     "confirm": None,
-    "archive": SoftArchiveConfig(alpha=0.1, threshold_min=200.0),
+    "archive": SoftArchiveConfig(alpha=0.1, threshold_min=200.0, restart_from="entries"),
     "network": PAPER_NETWORK,
     "branches": 300,
     "jacobian_updates": 10,
@@ -156,6 +193,7 @@ PAPER = Preset(
     budget=ITERATIONS,
     tasks=PAPER_BY_TASK,
 )
+PAPER_SCRIPTS = replace(PAPER, tasks=SCRIPTS_BY_TASK)
 SMOKE_PPO = {
     "ppo.environments": 30,
     "ppo.rollout_length": 8,
@@ -169,4 +207,9 @@ SMOKE = {
     "phases.first_iterations": 1,
     "phases.updates": 1,
 }
-PRESETS = {"laptop": LAPTOP, "paper": PAPER, "smoke": smoke(LAPTOP, {**SMOKE, **SMOKE_PPO})}
+PRESETS = {
+    "laptop": LAPTOP,
+    "paper": PAPER,
+    "paper-scripts": PAPER_SCRIPTS,
+    "smoke": smoke(LAPTOP, {**SMOKE, **SMOKE_PPO}),
+}

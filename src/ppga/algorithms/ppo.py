@@ -1,7 +1,7 @@
 """Plain PPO on the reward: the best policy of a single learner, for comparison."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,7 +103,11 @@ PAPER_BY_TASK: dict[str, dict[str, Any]] = {
 LAPTOP = Preset(PPOAlgorithmConfig(), tasks=LAPTOP_BY_TASK)
 PAPER = Preset(
     PPOAlgorithmConfig(
-        evaluation=PAPER_EVALUATION, confirm=None, network=PAPER_NETWORK, walk_updates=10, ppo=PAPER_PPO
+        evaluation=PAPER_EVALUATION,
+        confirm=None,
+        network=PAPER_NETWORK,
+        walk_updates=10,
+        ppo=replace(PAPER_PPO, reset_optimizer=False, reset_environments=False),  # it learns without a break
     ),
     ITERATIONS,
     tasks=PAPER_BY_TASK,

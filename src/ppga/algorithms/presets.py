@@ -17,7 +17,8 @@ from ppga.tasks import SPHERE, Environment, is_registered, sample
 
 DESCRIPTIONS = {
     "laptop": "a few CPU cores: an archive in minutes",
-    "paper": "the numbers of the paper and of its authors' scripts: days on a few cores",
+    "paper": "the numbers of the paper's text: days on a few cores",
+    "paper-scripts": "the numbers of the scripts of PPGA's authors, with 50x50 cells: days on a few cores",
     "smoke": "seconds: shows that everything runs, not that it learns",
 }
 TUNED = ("halfcheetah", "walker2d", "hopper", "ant", "humanoid", "humanoid-full", SPHERE)

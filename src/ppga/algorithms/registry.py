@@ -61,16 +61,23 @@ def find_algorithm(name: str) -> Entry:
     return ALGORITHMS[check_choice("algorithm", name, ALGORITHMS)]
 
 
+def find_preset(name: str, algorithm: str) -> Preset:
+    """The preset of an algorithm; an InputError names those that it has if there is none of that name."""
+    presets = find_algorithm(algorithm).presets
+    if check_choice("preset", name, DESCRIPTIONS) not in presets:
+        raise InputError(f"{algorithm} has no preset {name}; choose one of {', '.join(presets)}.")
+    return presets[name]
+
+
 def preset(name: str, task: str | Environment, algorithm: str = "ppga") -> tuple[AlgorithmConfig, Budget]:
     """Settings and budget of a preset.
 
     Args:
-        name: laptop, paper or smoke.
+        name: laptop, paper, smoke or, for PPGA with and without measures, paper-scripts.
         task: its name, FILE.py:NAME, or the task itself.
         algorithm: its name.
     """
-    entry = find_algorithm(algorithm)
-    chosen = entry.presets[check_choice("preset", name, DESCRIPTIONS)]
+    chosen = find_preset(name, algorithm)
     if isinstance(task, str) and ".py:" in task:
         task = find(task)
     return chosen.resolve(task), chosen.budget

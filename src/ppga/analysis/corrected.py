@@ -228,7 +228,7 @@ def _fingerprint(archive: Archive, task: Environment, episodes: int, seed: int) 
     """A hash of everything that determines an evaluation's results: archive, task, options and versions."""
     options = {
         "archive": archive.description,
-        "task": [task.name, task.physics_name, task.episode_length, task.integrator],
+        "task": [task.name, task.physics_name, task.episode_length, task.integrator, task.clip],
         "episodes": episodes,
         "seed": seed,
         "at_once": AT_ONCE,
@@ -375,6 +375,7 @@ def task_of(archive: Archive, physics: str | None = None) -> Environment:
         "physics": (physics or description["physics"], default.physics_name),
         "episode_length": (description["episode_length"], default.episode_length),
         "integrator": (description["integrator"], default.integrator),
+        "clip": (description.get("clip"), default.clip),
     }
     task = make_task(name, **{key: value for key, (value, usual) in settings.items() if value != usual})
     _check_fits(archive, task)

@@ -136,12 +136,15 @@ class Archive:
         self.check_policies()
         network = Network.of(self.description["network"])
         clip = float(self.description["network"]["observation_clip"])
+        limit = self.description["task"].get("clip")
         elite = self.elite(cell)
         parameters = elite["solution"]
         mean, std = elite["observation_mean"], np.sqrt(elite["observation_variance"] + VARIANCE_EPSILON)
 
         def act(observation: NumpyArray) -> NumpyArray:
-            normalized = np.clip((np.asarray(observation, np.float32) - mean) / std, -clip, clip)
+            inputs = np.asarray(observation, np.float32)
+            inputs = inputs if limit is None else np.clip(inputs, -limit, limit)
+            normalized = np.clip((inputs - mean) / std, -clip, clip)
             return np.asarray(np.clip(network(parameters, normalized), -1.0, 1.0))
 
         return act

@@ -79,6 +79,7 @@ class EliteArchive:
 
     Attributes:
         shape: grid cells along each measure; (cells,) of a CVT.
+        fields: names of what the problem stores with each elite.
         episodes: (cells,) number of episodes that each elite's scores are based on.
     """
 
@@ -94,6 +95,7 @@ class EliteArchive:
     ) -> None:
         config.check(len(ranges))
         self.ranges, self.qd_offset, self.min_survival = ranges, qd_offset, min_survival
+        self.fields = tuple(fields)
         self.shape = tuple(config.shape or shape) if config.kind == "grid" else (config.cells,)
         self.cells = math.prod(self.shape)
         self._geometry: GridArchive | CVTArchive
@@ -146,7 +148,11 @@ class EliteArchive:
     @property
     def solutions(self) -> NumpyArray:
         """Solutions of all cells (cells, d), zeros where there is no elite."""
-        return self._data["solution"]
+        return self.values("solution")
+
+    def values(self, name: str) -> NumpyArray:
+        """One field of all cells (cells, ...), zeros where there is no elite."""
+        return self._data[name]
 
     def index_of(self, measures: NumpyArray) -> NumpyArray:
         """Cells (n,) of finite measures (n, k); beyond their ranges, those at the border."""

@@ -178,6 +178,8 @@ def _check_simulation(task: Mapping[str, Any]) -> None:
     for key, kind in (("physics", str), ("episode_length", int), ("integrator", str)):
         if type(task.get(key)) is not kind:
             raise ValueError(f"task: {key}")
+    if task.get("clip") is not None and not 0 < float(task["clip"]) <= LARGEST:
+        raise ValueError("task: clip")
     if not 1 <= task["episode_length"] <= LONGEST_EPISODE:
         raise ValueError(f"task: episode_length: {task['episode_length']}; at most {LONGEST_EPISODE:,}")
 

@@ -5,9 +5,10 @@ objective exceeds its cell's threshold t, and its improvement is the difference.
 of what has entered: n entries of mean f give (1 - alpha)^n t + (1 - (1 - alpha)^n) f.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from ribs.archives import ArchiveBase
@@ -26,10 +27,13 @@ class SoftArchiveConfig(ArchiveConfig):
         alpha: archive learning rate: an entry moves the threshold of its cell this far toward its objective;
             1 keeps the best.
         threshold_min: threshold of an empty cell.
+        restart_from: what PPGA and TD3GA restart at: elites, or entries of the soft archive (the policy that
+            entered a cell last, which may be worse than its elite). pyribs' emitters restart at entries.
     """
 
     alpha: float = common(0.3)
     threshold_min: float | None = 0.0
+    restart_from: Literal["elites", "entries"] = "elites"
 
     def check(self, measures: int) -> None:
         """Raise an InputError for settings that cannot work with that many measures."""
@@ -58,11 +62,14 @@ class SoftAddition:
 
 
 class SoftArchive:
-    """Thresholds of all cells.
+    """Thresholds of all cells and, if restarts need them, what entered each cell last.
 
     Args:
-        elites: the elitist archive over the same cells.
-        config: alpha and threshold_min.
+        elites: the elitist archive over the same cells; restarts are drawn from it while nothing has entered.
+        config: settings.
+
+    Attributes:
+        entries: name -> (cells, ...) of what entered last; empty if it is not stored.
     """
 
     def __init__(self, elites: EliteArchive, config: SoftArchiveConfig) -> None:
@@ -70,14 +77,28 @@ class SoftArchive:
         start = -np.inf if config.threshold_min is None else config.threshold_min
         self.thresholds = np.full(elites.cells, start, np.float32)
         self.entered = np.zeros(elites.cells, bool)
+        names = self.stored_names(config, elites.fields)
+        self.entries = {name: np.zeros_like(elites.values(name)) for name in names}
 
-    def add(self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray) -> SoftAddition:
-        """Add candidates.
+    @staticmethod
+    def stored_names(config: SoftArchiveConfig, fields: Iterable[str]) -> tuple[str, ...]:
+        """Names of what it stores in each cell, besides the threshold."""
+        return ("solution", *fields) if config.restart_from == "entries" else ()
+
+    def add(
+        self,
+        solution: NumpyArray,
+        objective: NumpyArray,
+        measures: NumpyArray,
+        fields: Mapping[str, NumpyArray] | None = None,
+    ) -> SoftAddition:
+        """Add candidates; the best one that enters a cell is stored.
 
         Args:
             solution: (n, d).
             objective: (n,).
             measures: (n, k).
+            fields: what restarts need besides the solution, (...) of all candidates or (n, ...).
         """
         n = len(objective)
         addition = SoftAddition(np.full(n, np.nan, np.float32), np.zeros(n, bool))
@@ -95,7 +116,28 @@ class SoftArchive:
         )
         if enters.any():
             self._update_thresholds(cells[enters], objective[enters])
+            order = np.argsort(-objective[enters], kind="stable")
+            first_cells, first = np.unique(cells[enters][order], return_index=True)
+            best, given = rows[enters][order][first], {"solution": solution, **(fields or {})}
+            for name, values in self.entries.items():
+                values[first_cells] = np.broadcast_to(given[name], (n, *values.shape[1:]))[best]
         return addition
+
+    @property
+    def restart_archive(self) -> "EliteArchive | SoftArchive":
+        """The archive to draw restarts from: the elitist one, or this one if it stores what entered."""
+        return self if self.entries else self.elites
+
+    def __len__(self) -> int:
+        """Number of cells that something has entered."""
+        return int(self.entered.sum())
+
+    def sample(self, rng: np.random.Generator, n: int) -> dict[str, NumpyArray]:
+        """What entered cells last, (n, ...) each, drawn with replacement; all cells are equally likely."""
+        if not len(self):
+            return self.elites.sample(rng, n)
+        cells = rng.choice(np.flatnonzero(self.entered), n)
+        return {name: values[cells] for name, values in self.entries.items()}
 
     def _update_thresholds(self, cells: NumpyArray, objective: NumpyArray) -> None:
         """Move the thresholds of cells (n,) that candidates with these objectives (n,) enter."""
@@ -111,15 +153,19 @@ class SoftArchive:
             self.thresholds[changed] = kept * self.thresholds[changed] + (1 - kept) * mean
         self.entered[changed] = True
 
-    @staticmethod
-    def numbers_per_cell(solution_size: int) -> int:  # noqa: ARG004
-        """Numbers that it stores for each cell, besides the elites: the threshold."""
-        return 1
+    @classmethod
+    def numbers_per_cell(
+        cls, config: SoftArchiveConfig, solution_size: int, fields: Mapping[str, tuple[int, ...]]
+    ) -> int:
+        """Numbers that it stores for each cell, besides the elites: the threshold, and what entered last."""
+        shapes = {"solution": (solution_size,), **fields}
+        return 1 + sum(math.prod(shapes[name]) for name in cls.stored_names(config, fields))
 
     def state(self) -> dict[str, NumpyArray]:
-        """Thresholds of the cells that something has entered."""
+        """Thresholds and entries of the cells that something has entered."""
         cells = np.flatnonzero(self.entered)
-        return {"index": cells.astype(np.int32), "threshold": self.thresholds[cells]}
+        entries = {name: values[cells] for name, values in self.entries.items()}
+        return {"index": cells.astype(np.int32), "threshold": self.thresholds[cells], **entries}
 
     def load_state(self, state: Mapping[str, NumpyArray]) -> None:
         """Restore a `state()`.
@@ -138,23 +184,30 @@ class SoftArchive:
         self.thresholds[state["index"]] = state["threshold"]
         self.entered[:] = False
         self.entered[state["index"]] = True
+        for name, values in self.entries.items():
+            values[state["index"]] = state[name]
 
 
-class RibsSoftArchive(SoftArchive, ArchiveBase):
-    """A soft archive that also stores the solutions that entered last, for pyribs' emitters to restart from.
+class RibsSoftArchive(SoftArchive, ArchiveBase):  # type: ignore[misc]  # its `add` returns a dictionary
+    """A soft archive that always stores the solutions that entered last, and that pyribs' emitters can use.
 
     Args:
         elites: the elitist archive over the same cells; restarts are drawn from it while nothing has entered.
-        config: alpha and threshold_min.
+        config: settings.
     """
 
     def __init__(self, elites: EliteArchive, config: SoftArchiveConfig) -> None:
         SoftArchive.__init__(self, elites, config)
-        self.solutions = np.zeros_like(elites.solutions)
+        self.solutions = self.entries["solution"]
         ArchiveBase.__init__(
             self, solution_dim=self.solutions.shape[1], objective_dim=(), measure_dim=len(elites.ranges)
         )
         self._generator = np.random.default_rng(0)
+
+    @staticmethod
+    def stored_names(config: SoftArchiveConfig, fields: Iterable[str]) -> tuple[str, ...]:  # noqa: ARG004
+        """The solutions only."""
+        return ("solution",)
 
     @property
     def dtypes(self) -> dict[str, Any]:
@@ -171,10 +224,6 @@ class RibsSoftArchive(SoftArchive, ArchiveBase):
         """Whether nothing has entered."""
         return not self.entered.any()
 
-    def __len__(self) -> int:
-        """Number of cells that something has entered."""
-        return int(self.entered.sum())
-
     def reseed(self, entropy: list[int]) -> None:
         """Seed the draws of `sample_elites`."""
         self._generator = np.random.default_rng(entropy)
@@ -186,29 +235,3 @@ class RibsSoftArchive(SoftArchive, ArchiveBase):
         cells = self.elites.occupied if self.empty else np.flatnonzero(self.entered)
         source = self.elites.solutions if self.empty else self.solutions
         return {"solution": source[self._generator.choice(cells.astype(np.int32), n, replace)]}
-
-    def add(  # type: ignore[override]  # pyribs' base class returns a dictionary
-        self, solution: NumpyArray, objective: NumpyArray, measures: NumpyArray
-    ) -> SoftAddition:
-        """See `SoftArchive.add`; the best solution that enters a cell is stored."""
-        addition = super().add(solution, objective, measures)
-        rows = np.flatnonzero(addition.entered)
-        rows = rows[np.argsort(-np.asarray(objective, np.float32)[rows], kind="stable")]
-        if len(rows):
-            entered, first = np.unique(self.elites.index_of(measures[rows]), return_index=True)
-            self.solutions[entered] = solution[rows[first]]
-        return addition
-
-    @staticmethod
-    def numbers_per_cell(solution_size: int) -> int:
-        """Numbers that it stores for each cell, besides the elites: the threshold and a solution."""
-        return 1 + solution_size
-
-    def state(self) -> dict[str, NumpyArray]:
-        """Thresholds and solutions of the cells that something has entered."""
-        return {**super().state(), "solution": self.solutions[self.entered]}
-
-    def load_state(self, state: Mapping[str, NumpyArray]) -> None:
-        """Restore a `state()`; see `SoftArchive.load_state`."""
-        super().load_state(state)
-        self.solutions[state["index"]] = state["solution"]

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from ppga import machine
 from ppga.algorithms import ALGORITHMS, AlgorithmConfig, find_algorithm, preset
-from ppga.algorithms.presets import DESCRIPTIONS
 from ppga.archives import load_archive
 from ppga.cli.common import console
 from ppga.cli.options import Option, help_table, options_of, parse, value_of
@@ -133,7 +132,7 @@ def main(words: list[str]) -> None:
     request.budget.check()
     machine.prepare_jax()
     display = make_display(console, options.quiet) if is_primary() else Silent()
-    if options.dry_run or (options.preset == "paper" and not request.resumed):
+    if options.dry_run or (options.preset.startswith("paper") and not request.resumed):
         algorithm = make_algorithm(request.task, config, make_executor(config, options.cluster))
         if config.init_from:
             check_initial_archive(load_archive(config.init_from), algorithm)
@@ -251,7 +250,7 @@ def show_help(words: list[str], everything: bool) -> None:
     settings = list(options_of(config))
     choices = {
         "algorithm": f"one of {', '.join(ALGORITHMS)}",
-        "preset": f"one of {', '.join(DESCRIPTIONS)}",
+        "preset": f"one of {', '.join(find_algorithm(config.algorithm).presets)}",
     }
     own = [
         dataclasses.replace(

@@ -73,6 +73,12 @@ class RayExecutor:
                 "--cluster ray runs simulations on CPUs, and this run has none: choose --simulation.physics "
                 "mujoco; or --cluster jax, for accelerators."
             )
+        if work.config.get("ppo", {}).get("normalizers") == "fresh":
+            raise InputError(
+                "--ppo.normalizers fresh, as in the presets paper and paper-scripts, updates normalizers in "
+                "every control step from all environments, which Ray's workers do not share: choose "
+                "--ppo.normalizers shared."
+            )
         with ray_pool(self.cluster, work, say) as self.pool:
             try:
                 yield

@@ -11,7 +11,12 @@ import jax.numpy as jnp
 import optax
 
 from ppga.physics import Array
+from ppga.policies.network import VARIANCE_EPSILON
+from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import Policy
+
+RETURN_CLIP = 5.0
+"""Normalized returns are clipped to this many standard deviations."""
 
 
 @jax.tree_util.register_dataclass
@@ -19,7 +24,8 @@ from ppga.policies.policy import Policy
 class ReturnStatistics:
     """Running moments of the discounted returns of all k+1 objectives.
 
-    Their covariance determines the standard deviation of any weighted sum of the returns.
+    Their covariance determines the standard deviation of any weighted sum of the returns. Where critics
+    predict normalized returns, it has a single objective: what the agent learns.
 
     Attributes:
         mean: (k+1,) mean of the returns.
@@ -35,6 +41,11 @@ class ReturnStatistics:
     def initial(objectives: int) -> "ReturnStatistics":
         """Statistics before the first sample: mean 0, covariance 1, count 0."""
         return ReturnStatistics(jnp.zeros(objectives), jnp.eye(objectives), jnp.zeros(()))
+
+    @staticmethod
+    def fresh() -> "ReturnStatistics":
+        """Statistics of one objective that PPGA's authors start with: one return of 1, with variance 1."""
+        return ReturnStatistics(jnp.ones(1), jnp.ones((1, 1)), jnp.ones(()))
 
     def updated(self, values: Array, counted: Array) -> "ReturnStatistics":
         """Statistics after a batch of returns.
@@ -58,6 +69,33 @@ class ReturnStatistics:
     def std(self, weights: Array) -> Array:
         """Standard deviation () of the sum of the returns with these weights (k+1,)."""
         return jnp.sqrt(jnp.maximum(weights @ self.covariance @ weights, 1e-8))
+
+    def denormalized(self, values: Array) -> Array:
+        """Returns for normalized returns, which are clipped to [-5, 5]; of a single objective."""
+        clipped = jnp.clip(values, -RETURN_CLIP, RETURN_CLIP)
+        return self.mean[0] + jnp.sqrt(self.covariance[0, 0]) * clipped
+
+    def normalized_targets(
+        self, targets: Array, counted: Array, axis: str = ""
+    ) -> tuple["ReturnStatistics", Array]:
+        """Statistics after the value targets of a rollout, and the normalized targets (e, T).
+
+        The targets of each control step are normalized by the statistics up to that step, and clipped.
+
+        Args:
+            targets: (e, T) in e environments.
+            counted: (e, T) bool, which of them are used.
+            axis: name of the axis of devices that each have a part of the environments, or empty.
+        """
+
+        def step(state: NormalizerState, row: tuple[Array, Array]) -> tuple[NormalizerState, Array]:
+            state = state.updated(row[0][:, None], row[1], axis)
+            return state, (row[0] - state.mean) / jnp.sqrt(state.variance + VARIANCE_EPSILON)
+
+        start = NormalizerState(self.mean, self.covariance[0], self.count)
+        end, normalized = jax.lax.scan(step, start, (targets.T, counted.T))
+        statistics = ReturnStatistics(end.mean, end.variance[None], end.count)
+        return statistics, jnp.clip(normalized.T, -RETURN_CLIP, RETURN_CLIP)
 
 
 @jax.tree_util.register_dataclass
@@ -83,7 +121,7 @@ class Agent:
 
     Attributes:
         policy: the policy.
-        return_statistics: normalizer of the rewards.
+        return_statistics: normalizer of the rewards, or of the returns that the critic predicts.
         learner: critic, optimizer state and learning rate.
     """
 
@@ -155,10 +193,11 @@ class UpdateReport:
     reward: Array
 
 
-def update_normalizers(agent: Agent, trajectory: Trajectory) -> Agent:
-    """The agent with the observations and returns of a trajectory added to its normalizers."""
+def update_normalizers(agent: Agent, trajectory: Trajectory, rewards: bool = True) -> Agent:
+    """The agent whose normalizers have the observations of a trajectory and, if asked, its rewards."""
     active = trajectory.active.ravel()
     observation = trajectory.observation.reshape(-1, trajectory.observation.shape[-1])
     returns = trajectory.returns.reshape(-1, trajectory.returns.shape[-1])
     policy = replace(agent.policy, normalizer=agent.policy.normalizer.updated(observation, active))
-    return replace(agent, policy=policy, return_statistics=agent.return_statistics.updated(returns, active))
+    statistics = agent.return_statistics.updated(returns, active) if rewards else agent.return_statistics
+    return replace(agent, policy=policy, return_statistics=statistics)

@@ -3,24 +3,24 @@
 `VPPO` maps these functions over many agents. Axes of arrays, in this order: environments e, time T, features.
 """
 
-import typing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from ppga.config import check_range, check_whole, common
-from ppga.errors import InputError, check_choice
 from ppga.learners.agent import (
     Agent,
     LearnerState,
+    ReturnStatistics,
     Trajectory,
     UpdateReport,
 )
+from ppga.learners.ppo_config import PPOConfig, check_agents
 from ppga.physics import Array
 from ppga.policies.network import Network
+from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import log_density
 
 __all__ = [
@@ -36,97 +36,8 @@ __all__ = [
 
 DECREASE, INCREASE, MIN_LEARNING_RATE = 0.7, 1.2, 0.01
 """Factors of the learning rate: after an update that ended early, after a complete one, and at least."""
-StdMode = Literal["learned", "reset", "fixed"]
-
-
-@dataclass(frozen=True)
-class PPOConfig:
-    """Settings of PPO.
-
-    Attributes:
-        environments: parallel environments, divided among the k+1 gradient learners; the walk uses all.
-        rollout_length: control steps in every environment between two updates.
-        epochs: passes of an update over its data.
-        minibatches: minibatches of an epoch, with one gradient step each.
-        learning_rate: learning rate of Adam.
-        gamma: discount factor.
-        gae_lambda: lambda of generalized advantage estimation.
-        clip: the probability ratio is clipped to [1 - clip, 1 + clip].
-        clip_values: also clip how far an update changes the predicted values.
-        value_coefficient: weight of the value loss.
-        entropy_coefficient: weight of the entropy bonus.
-        max_gradient_norm: gradients are scaled down to this norm.
-        target_kl: stop an agent's update when its KL divergence exceeds this; 0 for no limit.
-        adaptive_learning_rate: lower an agent's learning rate while its updates end early, and raise it up to
-            `learning_rate` while they do not.
-        reset_optimizer: reset Adam's moments at the start of every learning phase.
-        normalize_rewards: divide rewards by the standard deviation of their discounted returns.
-        std: standard deviation of the exploration noise: learned; reset (learned, but reset to initial_std in
-            every iteration); or fixed.
-        initial_std: initial standard deviation of the exploration noise.
-    """
-
-    environments: int = common(192)
-    rollout_length: int = common(128)
-    epochs: int = 4
-    minibatches: int = 8
-    learning_rate: float = common(1e-3)
-    gamma: float = common(0.99)
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    clip_values: bool = False
-    value_coefficient: float = 2.0
-    entropy_coefficient: float = 0.0
-    max_gradient_norm: float = 1.0
-    target_kl: float = common(0.008)
-    adaptive_learning_rate: bool = True
-    reset_optimizer: bool = False
-    normalize_rewards: bool = True
-    std: StdMode = "learned"
-    initial_std: float = 1.0
-
-    def check(self) -> None:
-        """Raise an InputError for values that cannot work."""
-        for name in ("environments", "rollout_length", "epochs", "minibatches"):
-            check_whole(f"ppo.{name}", getattr(self, name))
-        for name in (
-            "learning_rate", "clip", "value_coefficient", "entropy_coefficient", "max_gradient_norm",
-            "target_kl",
-        ):  # fmt: skip
-            check_range(f"ppo.{name}", getattr(self, name))
-        check_range("ppo.gamma", self.gamma, 0.0, 1.0)
-        check_range("ppo.gae_lambda", self.gae_lambda, 0.0, 1.0)
-        check_range("ppo.initial_std", self.initial_std, 1e-6)
-        check_choice("value of --ppo.std", self.std, typing.get_args(StdMode))
-
-
-def check_agents(config: PPOConfig, agents: int, description: str = "", devices: int = 1) -> None:
-    """Raise an InputError unless that many agents can share the environments, and a single agent can use all.
-
-    Args:
-        config: settings.
-        agents: agents that learn at once.
-        description: what the agents are, for the message.
-        devices: devices that share the environments of each agent.
-    """
-    of_agents = f" ({description})" if description else ""
-    on_devices = "" if devices == 1 else f" on each of {devices} devices"
-    unit = agents * devices
-    if config.environments % unit:
-        low, high = config.environments // unit * unit, -(-config.environments // unit) * unit
-        raise InputError(
-            f"{config.environments} environments cannot be shared by {agents} agents{of_agents}{on_devices}; "
-            f"--ppo.environments {f'{low} or ' if low else ''}{high} can."
-        )
-    for count in (agents, 1):
-        environments = config.environments // (count * devices)
-        steps = environments * config.rollout_length
-        if steps % config.minibatches:
-            raise InputError(
-                f"the {steps} steps ({environments} environments x {config.rollout_length} steps) that one "
-                f"of {count} agents takes{on_devices} cannot be cut into {config.minibatches} minibatches; "
-                "change --ppo.environments, --ppo.rollout-length or --ppo.minibatches."
-            )
+AGENTS = "agents"
+"""Name of the axis of the agents that are updated together, inside compiled programs."""
 
 
 @jax.tree_util.register_dataclass
@@ -196,12 +107,14 @@ class UpdateData:
     Attributes:
         batch: what the minibatches are taken from.
         start: state before the first minibatch step.
+        return_statistics: those of the agent, with these returns if the critic predicts normalized returns.
         explained_variance: () see `UpdateReport`.
         reward: () see `UpdateReport`.
     """
 
     batch: Batch
     start: UpdateState
+    return_statistics: ReturnStatistics
     explained_variance: Array
     reward: Array
 
@@ -210,7 +123,8 @@ class UpdateData:
 class PPO:
     """PPO of one agent: networks and settings, and pure functions that use them.
 
-    An update is `prepare`, then `minibatch_step` for each row of `minibatches`, then `finish`.
+    An update is `prepare`, then `minibatch_step` for each row of `minibatches`, then `finish`. A joint update
+    needs a mapped axis of all agents, named AGENTS, around `minibatch_step`.
 
     Attributes:
         actor: network of the mean action.
@@ -229,14 +143,35 @@ class PPO:
     @property
     def optimizer(self) -> optax.GradientTransformation:
         """Gradient clipping and Adam, without the learning rate."""
-        return optax.chain(
-            optax.clip_by_global_norm(self.config.max_gradient_norm), optax.scale_by_adam(eps=1e-5)
-        )
+        largest, adam = self.config.max_gradient_norm, optax.scale_by_adam(eps=1e-5)
+        if not self.joint:
+            return optax.chain(optax.clip_by_global_norm(largest), adam)
+        part = optax.chain(clip_joint_norm(largest), adam)
+        labels: Any = Parameters("actor", "actor", "critic")  # type: ignore[arg-type]
+        return optax.partition({"actor": part, "critic": part}, labels)
+
+    @property
+    def joint(self) -> bool:
+        """Whether all agents are updated together."""
+        return self.config.update == "joint"
+
+    def reset_optimizer(self, agent: Agent) -> Agent:
+        """The agent with initial optimizer states; in a joint update, its critic keeps its own."""
+        old, new = agent.learner.optimizer, self.optimizer.init(Parameters.of(agent))
+        if self.joint:
+            new = old._replace(inner_states={**old.inner_states, "actor": new.inner_states["actor"]})
+        return replace(agent, learner=replace(agent.learner, optimizer=new))
 
     def value(self, agent: Agent, observation: Array) -> Array:
         """Values (n,) that the critic predicts for observations (n, o)."""
         normalized = agent.policy.normalizer.normalize(observation)
         return jnp.asarray(self.critic(agent.learner.critic, normalized)[:, 0])
+
+    def updated_normalizer(
+        self, normalizer: NormalizerState, observation: Array, counted: Array
+    ) -> NormalizerState:
+        """A normalizer after those observations (n, o) of all devices that are counted (n,)."""
+        return normalizer.updated(observation, counted, self.axis)
 
     def prepare(self, agent: Agent, trajectory: Trajectory, weights: Array) -> UpdateData:
         """Advantages and value targets for an update.
@@ -246,29 +181,34 @@ class PPO:
             trajectory: its rollout.
             weights: (k+1,) of the objectives.
         """
-        config = self.config
+        config, statistics = self.config, agent.return_statistics
         reward = trajectory.rewards @ weights
-        scale = agent.return_statistics.std(weights) if config.normalize_rewards else 1.0
-        normalized = agent.policy.normalizer.normalize(
-            jnp.concatenate([trajectory.observation, trajectory.last_observation[:, None]], axis=1)
-        )
-        values = self.critic(agent.learner.critic, normalized)[..., 0]
+        scale = statistics.std(weights) if config.normalize == "rewards" else 1.0
+        normalized = self._normalized(agent, trajectory)
+        predicted = self.critic(agent.learner.critic, normalized)[..., 0]
+        values, truncation_value = predicted, trajectory.truncation_value
+        if config.normalize == "returns":
+            values, truncation_value = map(statistics.denormalized, (values, truncation_value))
+        terminated = trajectory.terminated if config.bootstrap_truncated else trajectory.finished
         advantage = advantages(
-            reward / scale, values[:, :-1], values[:, -1], trajectory.terminated, trajectory.finished,
-            trajectory.truncation_value, config.gamma, config.gae_lambda,
+            reward / scale, values[:, :-1], values[:, -1], terminated, trajectory.finished,
+            truncation_value, config.gamma, config.gae_lambda,
         )  # fmt: skip
-        target = advantage + values[:, :-1]
+        target, error = advantage + values[:, :-1], advantage
+        if config.normalize == "returns":
+            statistics, target = statistics.normalized_targets(target, trajectory.active, self.axis)
+            error = target - predicted[:, :-1]
         active = trajectory.active.astype(jnp.float32)
         weight = active / jnp.maximum(self._mean(active.mean()), 1e-8)
-        mean, std = self._moments(advantage, weight)
-        explained = 1 - std**2 / jnp.maximum(self._moments(target, weight)[1] ** 2, 1e-8)
+        _, error_std = self._moments(error, weight)
+        explained = 1 - error_std**2 / jnp.maximum(self._moments(target, weight)[1] ** 2, 1e-8)
         batch = Batch(
             observation=normalized[:, :-1],
             action=trajectory.action,
             log_density=log_density(trajectory.noise, agent.policy.log_std),
-            advantage=(advantage - mean) / (std + 1e-8),
+            advantage=advantage if self.joint else self._standardized(advantage, weight),
             target=target,
-            value=values[:, :-1],
+            value=predicted[:, :-1],
             weight=weight,
         )
         flat: Batch = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), batch)
@@ -277,28 +217,51 @@ class PPO:
             Parameters.of(agent), learner.optimizer, learner.learning_rate, jnp.bool_(True),
             zero, zero, zero, zero, zero,
         )  # fmt: skip
-        return UpdateData(flat, start, explained, self._mean((reward * weight).mean()))
+        return UpdateData(flat, start, statistics, explained, self._mean((reward * weight).mean()))
+
+    def _normalized(self, agent: Agent, trajectory: Trajectory) -> Array:
+        """Normalized observations (e, T + 1, o) as the policy observed them, and the last one."""
+        observation = jnp.concatenate([trajectory.observation, trajectory.last_observation[:, None]], axis=1)
+        normalizer = agent.policy.normalizer
+        if self.config.normalizers == "shared":
+            return normalizer.normalize(observation)
+        counted = jnp.pad(trajectory.active, ((0, 0), (0, 1)), constant_values=True)
+        return normalizer.running(observation, counted, self.axis)
 
     def minibatches(self, key: Array, size: int) -> Array:
-        """Rows (epochs * minibatches, size / minibatches) of a batch of that size, in random order."""
+        """Rows (epochs * minibatches, size / minibatches) of a batch of that size.
+
+        They are in random order; in a joint update, all of one environment follow those of the one before.
+        """
         config = self.config
+        if self.joint:
+            return jnp.tile(jnp.arange(size).reshape(config.minibatches, -1), (config.epochs, 1))
         epochs = [jax.random.permutation(key, size) for key in jax.random.split(key, config.epochs)]
         return jnp.concatenate(epochs).reshape(config.epochs * config.minibatches, size // config.minibatches)
 
-    def minibatch_step(self, state: UpdateState, batch: Batch, rows: Array) -> UpdateState:
-        """One gradient step on the minibatch of these rows (m,), unless the KL limit has been exceeded."""
+    def minibatch_step(self, state: UpdateState, batch: Batch, rows: Array, epoch_ends: Array) -> UpdateState:
+        """One gradient step on the minibatch of these rows (m,), unless the KL limit has been exceeded.
+
+        `epoch_ends` () tells whether this is the last minibatch of an epoch.
+        """
         config = self.config
         minibatch: Batch = jax.tree.map(lambda values: values[rows], batch)
+        if self.joint:
+            advantage = self._standardized(minibatch.advantage, minibatch.weight)
+            minibatch = replace(minibatch, advantage=advantage)
         gradient, (kl, policy_loss, value_loss) = self._mean(
             jax.grad(self.loss, has_aux=True)(state.parameters, minibatch)
         )
         if config.std == "fixed":
             gradient = replace(gradient, log_std=jnp.zeros_like(gradient.log_std))
-        change, optimizer = self.optimizer.update(gradient, state.optimizer)
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)]).all()
+        if self.joint:  # the gradient of the mean loss of all agents
+            kl, finite = over_agents(kl), over_agents(finite.astype(jnp.float32)) == 1.0
+            gradient = jax.tree.map(lambda leaf: leaf / jax.lax.axis_size(AGENTS), gradient)
+        change, optimizer = self.optimizer.update(gradient, state.optimizer)
         within_limit = (kl <= config.target_kl) if config.target_kl else jnp.bool_(True)
-        active = state.active & (within_limit | ~finite)
-        used = active & finite
+        active = state.active & (within_limit | ~finite | (self.joint & ~epoch_ends))
+        used = (state.active if self.joint else active) & finite
         parameters = jax.tree.map(
             lambda old, step: old - state.learning_rate * step, state.parameters, change
         )
@@ -363,7 +326,8 @@ class PPO:
             learning_rate=learning_rate,
             reward=data.reward,
         )
-        return replace(agent, policy=policy, learner=learner), report
+        agent = replace(agent, policy=policy, return_statistics=data.return_statistics, learner=learner)
+        return agent, report
 
     def _next_learning_rate(self, learning_rate: Array, used: Array) -> Array:
         """Learning rate () after an update that used a share () of its minibatches."""
@@ -381,6 +345,31 @@ class PPO:
         """Weighted mean and standard deviation of the values of all devices."""
         mean = self._mean((weight * values).mean())
         return mean, jnp.sqrt(self._mean((weight * jnp.square(values - mean)).mean()))
+
+    def _standardized(self, values: Array, weight: Array) -> Array:
+        """Values with weighted mean 0 and standard deviation 1; in a joint update, over all agents."""
+        mean, std = self._moments(values, weight)
+        if self.joint:
+            own, mean = mean, over_agents(mean)
+            std = jnp.sqrt(over_agents(std**2 + (own - mean) ** 2))
+        return (values - mean) / (std + 1e-8)
+
+
+def over_agents(values: Array) -> Array:
+    """The mean of values over the agents of a joint update."""
+    return jnp.asarray(jax.lax.pmean(values, AGENTS))  # type: ignore[no-untyped-call]
+
+
+def clip_joint_norm(largest: float) -> optax.GradientTransformation:
+    """Scale gradients down so that their norm over all parameters and all agents is at most `largest`."""
+
+    def update(gradient: Any, state: optax.EmptyState, _: Any = None) -> tuple[Any, optax.EmptyState]:
+        agents = jax.lax.axis_size(AGENTS)
+        norm = jnp.sqrt(agents * over_agents(optax.tree.norm(gradient, squared=True)))
+        scale = jnp.minimum(1.0, largest / jnp.maximum(norm, 1e-12))
+        return jax.tree.map(lambda leaf: leaf * scale, gradient), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
 def advantages(

@@ -16,12 +16,16 @@ import numpy as np
 
 from ppga import random
 from ppga.learners.agent import Agent, LearnerState, Trajectory, UpdateReport, update_normalizers
-from ppga.learners.ppo import PPO, Parameters, PPOConfig, UpdateState, check_agents
+from ppga.learners.ppo import AGENTS, PPO, Parameters, PPOConfig, UpdateState, check_agents
 from ppga.physics import Array
 from ppga.policies.network import Network
+from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import Policy, init_mlp, init_policy
 from ppga.rollouts.executor import Executor, LearnerFunctions, LocalExecutor
 from ppga.tasks import Environment, TaskState
+
+RESET = 2**31 - 1
+"""Folded into the key of a learning phase, for new environments; updates have smaller numbers."""
 
 
 @jax.tree_util.register_dataclass
@@ -89,7 +93,7 @@ class VPPO:
             collect=self._collect,
             update=self._update,
             update_recorded=partial(self._update, recorded=True),
-            update_normalizers=jax.vmap(update_normalizers),
+            update_normalizers=jax.vmap(partial(update_normalizers, rewards=config.normalize != "returns")),
         )
         programs = executor.compile(functions, task, config.environments // agents)
         self.init_envs: Callable[[Array], EnvBatch] = _traceable(programs.init_envs, functions.init_envs)
@@ -101,7 +105,7 @@ class VPPO:
         self.update_normalizers: Callable[[Agent, Trajectory], Agent] = _traceable(
             programs.update_normalizers, functions.update_normalizers
         )
-        self.reset_optimizer: Callable[[Agent], Agent] = jax.jit(jax.vmap(self._reset_optimizer))
+        self.reset_optimizer: Callable[[Agent], Agent] = jax.jit(jax.vmap(self._ppo.reset_optimizer))
 
     def init_policy(self, key: Array) -> Policy:
         """A new policy."""
@@ -113,6 +117,14 @@ class VPPO:
         actor, log_std = jnp.zeros(self.actor.parameters), jnp.zeros(self.actor.sizes[-1])
         optimizer = self._ppo.optimizer.init(Parameters(actor, log_std, critic))
         return LearnerState(critic, optimizer, jnp.float32(self.config.learning_rate))
+
+    def begin(self, agents: Agent, envs: EnvBatch, keys: Array) -> tuple[Agent, EnvBatch]:
+        """Agents and environments at the start of a learning phase: reset as configured."""
+        if self.config.reset_optimizer:
+            agents = self.reset_optimizer(agents)
+        if self.config.reset_environments:
+            envs = self.init_envs(jax.random.fold_in(keys[0], RESET))
+        return agents, envs
 
     def train(
         self,
@@ -138,8 +150,7 @@ class VPPO:
         Returns:
             The agents, the environments, and a report with arrays (A,), averaged over the updates.
         """
-        if self.config.reset_optimizer:
-            agents = self.reset_optimizer(agents)
+        agents, envs = self.begin(agents, envs, keys)
         reports = []
         for number in range(updates):
             collect_keys, update_keys = random.split_each(_fold_in(keys, number))
@@ -166,13 +177,18 @@ class VPPO:
         def by_agent(values: Array) -> Array:
             return values.reshape(count, share, *values.shape[1:])
 
-        def step(envs: EnvBatch, number: Array) -> tuple[EnvBatch, Trajectory]:
-            state = envs.state
+        def step(carry: _Carry, number: Array) -> tuple[_Carry, Trajectory]:
+            envs, normalizer = carry
+            state, acting = envs.state, agents
             act_keys, restart_keys = random.split_each(_fold_in(keys, number))
             observation = by_agent(state.observation)
+            if normalizer is not None:
+                counted = by_agent(~state.finished)
+                normalizer = jax.vmap(self._ppo.updated_normalizer)(normalizer, observation, counted)
+                acting = replace(agents, policy=replace(agents.policy, normalizer=normalizer))
             noise = jax.vmap(lambda key: jax.random.normal(key, (share, task.action_size)))(act_keys)
             mean = jax.vmap(lambda policy, inputs: policy.mean_action(self.actor, inputs))(
-                agents.policy, observation
+                acting.policy, observation
             )
             action = mean + jnp.exp(agents.policy.log_std)[:, None] * noise
             after = task.step(state, action.reshape(environments, task.action_size))
@@ -182,7 +198,7 @@ class VPPO:
                 after.truncated.any(),
                 lambda: jnp.where(
                     by_agent(after.truncated),
-                    jax.vmap(self._ppo.value)(agents, by_agent(after.observation)),
+                    jax.vmap(self._ppo.value)(acting, by_agent(after.observation)),
                     0.0,
                 ),
                 lambda: jnp.zeros((count, share)),
@@ -203,9 +219,10 @@ class VPPO:
                 returns=by_agent(returns),
             )
             state = task.restart(after, restart_keys.reshape(environments))
-            return EnvBatch(state, returns * unfinished), row
+            return (EnvBatch(state, returns * unfinished), normalizer), row
 
-        envs, rows = jax.lax.scan(step, envs, jnp.arange(config.rollout_length))
+        running = agents.policy.normalizer if config.normalizers == "fresh" else None
+        (envs, _), rows = jax.lax.scan(step, (envs, running), jnp.arange(config.rollout_length))
         trajectory: Trajectory = jax.tree.map(
             lambda values: jnp.moveaxis(values, 0, 2) if values.ndim > 1 else values, rows
         )
@@ -219,20 +236,20 @@ class VPPO:
         size = data.batch.advantage.shape[1]
         minibatches = jax.vmap(lambda key: ppo.minibatches(key, size), out_axes=1)(keys)  # (steps, A, m)
 
-        def all_agents(state: UpdateState, rows: Array) -> UpdateState:
-            return jax.vmap(ppo.minibatch_step)(state, data.batch, rows)
+        epoch_ends = (jnp.arange(len(minibatches)) + 1) % self.config.minibatches == 0
 
-        def step(state: UpdateState, rows: Array) -> tuple[UpdateState, Array | None]:
-            state = jax.lax.cond(state.active.any(), all_agents, lambda state, _: state, state, rows)
+        def all_agents(state: UpdateState, rows: Array, epoch_ends: Array) -> UpdateState:
+            mapped = jax.vmap(ppo.minibatch_step, in_axes=(0, 0, 0, None), axis_name=AGENTS)
+            after: UpdateState = mapped(state, data.batch, rows, epoch_ends)
+            return after
+
+        def step(state: UpdateState, xs: tuple[Array, Array]) -> tuple[UpdateState, Array | None]:
+            state = jax.lax.cond(state.active.any(), all_agents, lambda state, *_: state, state, *xs)
             return state, state.parameters.actor if recorded else None
 
-        end, actors = jax.lax.scan(step, data.start, minibatches)
+        end, actors = jax.lax.scan(step, data.start, (minibatches, epoch_ends))
         agents, report = jax.vmap(ppo.finish)(agents, end, trajectory, data)
         return agents, report, None if actors is None else jnp.swapaxes(actors, 0, 1)
-
-    def _reset_optimizer(self, agent: Agent) -> Agent:
-        optimizer = self._ppo.optimizer.init(Parameters.of(agent))
-        return replace(agent, learner=replace(agent.learner, optimizer=optimizer))
 
 
 def _traceable(program: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,6 +262,7 @@ def _traceable(program: Callable[..., Any], function: Callable[..., Any]) -> Cal
     return call
 
 
+_Carry = tuple[EnvBatch, NormalizerState | None]
 _Update = Callable[[Agent, Trajectory, Array, Array], tuple[Agent, UpdateReport, Array | None]]
 
 

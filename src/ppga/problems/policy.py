@@ -127,6 +127,7 @@ class PolicyProblem:
                 "physics": task.physics_name,
                 "episode_length": task.episode_length,
                 "integrator": task.integrator,
+                "clip": task.clip,
                 "observation_size": task.observation_size,
                 "action_size": task.action_size,
                 "control_dt": None if math.isnan(task.control_dt) else task.control_dt,

@@ -13,6 +13,7 @@ from ppga.learners.agent import Agent, LearnerState, ReturnStatistics, UpdateRep
 from ppga.learners.ppo import PPOConfig
 from ppga.learners.vppo import VPPO, EnvBatch
 from ppga.physics import Array
+from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import Policy
 from ppga.problems.base import Cost, LearningReport, nonzero_weights
 from ppga.problems.policy import NetworkConfig, PolicyProblem
@@ -37,7 +38,7 @@ class PPOSearchState:
     Attributes:
         policy: the search policy.
         learners: (k+2, ...) of the reward, of each measure, and of the walk.
-        return_statistics: of all k+1 objectives.
+        return_statistics: of all k+1 objectives, or of the one that the search policy learned last.
         envs: all environments.
     """
 
@@ -79,20 +80,24 @@ class PPOProblem(PolicyProblem):
         super().__init__(task, self.vppo.actor, sample_actions, executor, progress)
         self.ppo = ppo
         self.rollout_environments, self.rollout_agents = ppo.environments, self.gradient_count
-        self.warmup_steps = ppo.environments * ppo.rollout_length
-        self.fields |= {"returns_mean": (k1,), "returns_covariance": (k1, k1), "returns_count": ()}
+        self.fresh = ppo.normalizers == "fresh"
+        self.warmup_steps = 0 if self.fresh else ppo.environments * ppo.rollout_length
+        initial = self._initial_statistics()
+        self.fields |= {f"returns_{name}": values.shape for name, values in vars(initial).items()}
         self._copies = jax.jit(self._make_copies)  # one program instead of one for each small step
 
     def init(self, key: Array) -> PPOSearchState:
-        """New policy, critics and environments; a first rollout initializes the normalizers."""
+        """New policy, critics and environments; a first rollout initializes normalizers that are shared."""
         k1 = self.objectives
         policy_key, learner_key, env_key, rollout_key = jax.random.split(key, 4)
         # not in one program: several of LAPACK's factorizations at once can deadlock XLA's threads
         policies = jax.vmap(self.vppo.init_policy)(jax.random.split(policy_key, 1))
         learners = jax.vmap(self.vppo.init_learner)(jax.random.split(learner_key, k1 + 1))
-        statistics: ReturnStatistics = _one_agent(ReturnStatistics.initial(k1))
-        agents = Agent(policies, statistics, _one_agent(_row(learners, k1)))
+        agents = Agent(policies, _one_agent(self._initial_statistics()), _one_agent(_row(learners, k1)))
         envs = self.vppo.init_envs(env_key)
+        if self.fresh:
+            policy = replace(_row(policies, 0), normalizer=NormalizerState.fresh(self.task.observation_size))
+            return PPOSearchState(policy, learners, self._initial_statistics(), envs)
         envs, trajectory = self.vppo.collect(agents, envs, jax.random.split(rollout_key, 1))
         agents = self.vppo.update_normalizers(agents, trajectory)
         return PPOSearchState(_row(agents.policy, 0), learners, _row(agents.return_statistics, 0), envs)
@@ -137,7 +142,7 @@ class PPOProblem(PolicyProblem):
         state = self._with_initial_noise(state)
         agents, weights, keys = self._copies(state.policy, state.return_statistics, state.learners, key)
         envs = _copied(state.envs)  # a rollout donates its buffers
-        learned, _, report = self.vppo.train(agents, envs, weights, updates, keys, False, self.progress)
+        learned, _, report = self.vppo.train(agents, envs, weights, updates, keys, self.fresh, self.progress)
         change = np.asarray(learned.policy.parameters) - self.solution(state)
         names = ("reward", *self.measure_names)[: self.gradient_count]
         learners = _with_first_rows(state.learners, learned.learner)
@@ -151,7 +156,8 @@ class PPOProblem(PolicyProblem):
         state = self._with_initial_noise(state)
         weights = weights * objective_scales(state.return_statistics) if scaled else weights
         weights = nonzero_weights(weights)
-        weights = weights / np.linalg.norm(weights)
+        if self.ppo.normalize != "returns":  # statistics of returns are of one scale of the objective
+            weights = weights / np.linalg.norm(weights)
         learned, envs, report = self.vppo.train(
             self._walking_agent(state),
             state.envs,
@@ -179,10 +185,11 @@ class PPOProblem(PolicyProblem):
             state before, and a report.
         """
         state = self._with_initial_noise(state) if first else state
-        agents = self._walking_agent(state)
-        agents = self.vppo.reset_optimizer(agents) if first and self.ppo.reset_optimizer else agents
-        collect_keys, update_keys = random.split_each(jax.random.split(key, 1))
-        envs, trajectory = self.vppo.collect(agents, state.envs, collect_keys)
+        agents, envs, keys = self._walking_agent(state), state.envs, jax.random.split(key, 1)
+        if first:
+            agents, envs = self.vppo.begin(agents, envs, keys)
+        collect_keys, update_keys = random.split_each(keys)
+        envs, trajectory = self.vppo.collect(agents, envs, collect_keys)
         learned, report, policies = self.vppo.update_recorded(
             agents, trajectory, jnp.asarray(weights, jnp.float32)[None], update_keys
         )
@@ -248,6 +255,9 @@ class PPOProblem(PolicyProblem):
     ) -> tuple[Agent, Array, Array]:
         """An agent for each gradient, their objectives and their keys."""
         count = self.gradient_count
+        if self.fresh:
+            policy = replace(policy, normalizer=NormalizerState.fresh(self.task.observation_size))
+            statistics = self._initial_statistics()
         policies, statistics = jax.tree.map(
             lambda leaf: jnp.repeat(leaf[None], count, axis=0), (policy, statistics)
         )
@@ -257,6 +267,12 @@ class PPOProblem(PolicyProblem):
             jnp.eye(count, self.objectives),
             jax.random.split(key, count),
         )
+
+    def _initial_statistics(self) -> ReturnStatistics:
+        """Statistics of returns at the start: of what the critic predicts, or of all objectives."""
+        if self.ppo.normalize == "returns":
+            return ReturnStatistics.fresh()
+        return ReturnStatistics.initial(self.objectives)
 
     def _with_initial_noise(self, state: PPOSearchState) -> PPOSearchState:
         """The state that learning starts from in each iteration: exploration noise is reset if configured."""

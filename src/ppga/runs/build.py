@@ -110,7 +110,7 @@ def archive_bytes(problem: Problem, config: AlgorithmConfig, cells: int) -> int:
     soft = 0
     if isinstance(config.archive, SoftArchiveConfig):
         soft_archive = ALGORITHMS[config.algorithm].algorithm.soft_archive
-        soft = soft_archive.numbers_per_cell(problem.solution_size)
+        soft = soft_archive.numbers_per_cell(config.archive, problem.solution_size, problem.fields)
     return cells * (elite + soft) * FLOAT_BYTES
 
 

@@ -9,7 +9,7 @@ from ppga.archives import Archive
 from ppga.errors import InputError
 from ppga.policies.network import Network
 
-COMPARABLE = ("episode_length", "integrator", "dimensions", "measure_names")
+COMPARABLE = ("episode_length", "integrator", "clip", "dimensions", "measure_names")
 """Properties of a task without which scores are not comparable; both engines give the same scores."""
 
 
@@ -52,7 +52,8 @@ def check_initial_archive(archive: Archive, algorithm: Algorithm) -> None:
             f"the initial archive is of {theirs['task']['name']}, and this run of {ours['task']['name']}."
         )
     for name, value in ours["task"].items():  # elites keep their scores
-        if name in COMPARABLE and theirs["task"].get(name, value) != value:
+        missing = None if name == "clip" else value  # archives of earlier versions were not clipped
+        if name in COMPARABLE and theirs["task"].get(name, missing) != value:
             raise InputError(
                 f"the scores of the initial archive cannot be compared with this run's: its {name} is "
                 f"{theirs['task'].get(name)!r}, and this run's {value!r}."

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class RewardPhaseConfig:
 
 
 class RestartRule:
-    """The paper's rule: if no branch entered the soft archive, do not walk, but restart at a random elite."""
+    """The paper's rule: if no branch entered the soft archive, do not walk, but restart at a random one."""
 
     entered = True
 
@@ -87,9 +87,9 @@ class RestartRule:
     def restarted(self) -> None:
         """Note that the search policy has been restarted."""
 
-    def elite(self, elites: EliteArchive, rng: np.random.Generator) -> dict[str, NumpyArray]:
-        """All fields of the elite to restart at."""
-        return {name: values[0] for name, values in elites.sample(rng, 1).items()}
+    def elite(self, archive: Any, rng: np.random.Generator) -> dict[str, NumpyArray]:
+        """All fields of the policy to restart at, drawn from an elitist or soft archive."""
+        return {name: values[0] for name, values in archive.sample(rng, 1).items()}
 
     def reward_only(self, iteration: int) -> bool:  # noqa: ARG002
         """Whether the walk of an iteration follows the reward alone."""
@@ -168,12 +168,12 @@ class LegSchedule(RestartRule):
         self.restarts += 1
         self.age = self.idle = 0
 
-    def elite(self, elites: EliteArchive, rng: np.random.Generator) -> dict[str, NumpyArray]:
+    def elite(self, archive: EliteArchive, rng: np.random.Generator) -> dict[str, NumpyArray]:
         """All fields of the elite to restart at: the best one for a leg that follows the reward."""
         if self.reward_leg:
-            return elites.best()
+            return archive.best()
         kind = self.legs.elite
-        sample = elites.sample(rng, 1, sparse=kind != "random", promising=kind == "promising")
+        sample = archive.sample(rng, 1, sparse=kind != "random", promising=kind == "promising")
         return {name: values[0] for name, values in sample.items()}
 
     def reward_only(self, iteration: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ppga.algorithms import ALGORITHMS, AlgorithmConfig, preset
+from ppga.algorithms import ALGORITHMS, AlgorithmConfig, find_preset, preset
 from ppga.algorithms.presets import DESCRIPTIONS
 from ppga.config import Budget, replace_from_text
 from ppga.errors import InputError, check_choice
@@ -182,6 +182,7 @@ def plan_study(
         {name: word for name, word in zip(task_names, tasks, strict=True) if ".py:" in word},
     )
     for system in map(parse_system, study.systems):
+        find_preset(preset, system.algorithm)
         for task in study.tasks if system.customized else ():
             make_algorithm(task, system.config(task, preset))
     file = output / "study.json"

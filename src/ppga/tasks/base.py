@@ -32,6 +32,7 @@ class Task(Environment):
         integrator: "fast" (Euler integrator, Newton solver) or "gymnasium" (those of the model file).
         threads: threads of the mujoco engine; all visible cores by default.
         impl: implementation of the mjx engine, "jax" or "warp".
+        clip: observations and rewards are clipped to [-clip, clip]; None for no limit.
 
     Raises:
         InputError: an option that cannot work, or a function whose values have a wrong shape or range.
@@ -65,6 +66,7 @@ class Task(Environment):
         integrator: str = "fast",
         threads: int | None = None,
         impl: str = "jax",
+        clip: float | None = None,
     ) -> None:
         self.episode_length = check_count(
             "episode_length",
@@ -73,7 +75,7 @@ class Task(Environment):
         )
         if threads is not None:
             check_count("threads", threads)
-        self.integrator, self.threads, self.impl = integrator, threads, impl
+        self.integrator, self.threads, self.impl, self.clip = integrator, threads, impl, clip
         self.model: mujoco.MjModel = prepare_model(self.spec(), integrator, self.feet, self.floor)
         self.physics_name = physics
         self.physics = make_physics(
@@ -254,11 +256,15 @@ class Task(Environment):
         """Controls (n, nu) for actions (n, nu): clipped to [-1, 1] and scaled to the control ranges."""
         return self._ctrl_middle + self._ctrl_half * jnp.clip(action, -1.0, 1.0)
 
+    def _clipped(self, values: Array) -> Array:
+        """Observations or rewards within the limit, if there is one; NaN stays NaN."""
+        return values if self.clip is None else jnp.clip(values, -self.clip, self.clip)
+
     def _place(self, keys: Array, before: TaskState | None) -> TaskState:
         active = jnp.ones(len(keys), jnp.bool_) if before is None else before.finished
         qpos, qvel = jax.vmap(self.initial)(keys)
         bodies = self.physics.reset(qpos, qvel, active)
-        return self.first_state(bodies, jax.vmap(self.observe)(bodies), bodies.diverged)
+        return self.first_state(bodies, self._clipped(jax.vmap(self.observe)(bodies)), bodies.diverged)
 
     def _step(self, state: TaskState, action: Array) -> TaskState:
         ctrl = self.controls(action)
@@ -266,8 +272,8 @@ class Task(Environment):
         return self.next_state(
             state,
             bodies,
-            observation=jax.vmap(self.observe)(bodies),
-            reward=jax.vmap(self.reward)(bodies, ctrl),
+            observation=self._clipped(jax.vmap(self.observe)(bodies)),
+            reward=self._clipped(jax.vmap(self.reward)(bodies, ctrl)),
             proxies=jax.vmap(self.proxies)(bodies),
             terminated=jax.vmap(self.terminated)(bodies),
             failed=bodies.diverged,

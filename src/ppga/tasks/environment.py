@@ -67,6 +67,7 @@ class Environment(ABC):
         action_size: numbers in an action, each in [-1, 1].
         control_dt: seconds of simulated time in one control step; NaN if unknown.
         control_range: (action_size, 2) controls of the actuators for actions of -1 and 1.
+        clip: observations and rewards are clipped to [-clip, clip]; None for no limit.
         model: model for drawing, in the positions that `pose` returns; None if there is none.
     """
 
@@ -78,6 +79,7 @@ class Environment(ABC):
     action_size: int
     control_dt: float
     control_range: tuple[tuple[float, float], ...]
+    clip: float | None = None
     model: mujoco.MjModel | None = None
 
     @property

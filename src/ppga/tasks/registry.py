@@ -32,6 +32,7 @@ _DEFAULTS = {
     "integrator": "fast",
     "threads": None,
     "episode_length": None,
+    "clip": None,
     "impl": "jax",
 }
 """Default options; a maker need not take those that have these values."""

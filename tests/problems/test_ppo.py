@@ -15,7 +15,7 @@ from ppga import NetworkConfig, PPGAConfig, PPOConfig
 from ppga.algorithms import PPGA
 from ppga.archives import EliteArchive, SoftArchiveConfig
 from ppga.learners.agent import ReturnStatistics
-from ppga.learners.ppo import StdMode
+from ppga.learners.ppo_config import StdMode
 from ppga.policies.policy import Policy
 from ppga.problems import PPOProblem, PPOSearchState
 from ppga.problems.ppo import objective_scales

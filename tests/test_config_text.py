@@ -20,7 +20,7 @@ PAPER, _ = ppga.preset("paper", "halfcheetah")
         ("ppo.learning_rate", "3e-4", 3e-4),
         ("ppo.target-kl", "1", 1.0),
         ("ppo.reset-optimizer", "True", True),
-        ("ppo.normalize_rewards", "false", False),
+        ("ppo.bootstrap_truncated", "true", True),
         ("strategy.kind", "cma-es", "cma-es"),
         ("step", " recombination ", "recombination"),
         ("archive.shape", "50 50", (50, 50)),

@@ -31,12 +31,18 @@ def expected_output(original: Archive, cell: int, observation: np.ndarray) -> tu
     return action, (low + high) / 2 + action * (high - low) / 2
 
 
+@pytest.mark.parametrize("clip", [None, 2.0])
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("head", ["linear", "tanh", "gaussian"])
-def test_exported_files_act_as_the_policy_does(activation: str, head: str, tmp_path: Path) -> None:
+def test_exported_files_act_as_the_policy_does(
+    activation: str, head: str, clip: float | None, tmp_path: Path
+) -> None:
     original = archive(activation, head)
+    original.description["task"]["clip"] = clip
     observation = (10 * np.random.default_rng(1).normal(size=(50, 5))).astype(np.float32)
-    action, control = expected_output(original, 3, observation)
+    clipped = observation if clip is None else np.clip(observation, -clip, clip)
+    action, control = expected_output(original, 3, clipped)
+    np.testing.assert_allclose(original.policy(3)(observation), action, atol=1e-5)
     (file,) = export.export(original, [3], tmp_path, "onnx")
     assert file.name == "cell-00003.onnx"
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

@@ -1,6 +1,7 @@
 """All algorithms: they run, they resume exactly, and their archives can be used."""
 
 import io
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -214,9 +215,8 @@ def test_an_algorithm_that_needs_transitions_is_rejected_without_a_simulation() 
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("preset", ["laptop", "paper", "smoke"])
-def test_presets_fit_every_task(name: str, preset: str) -> None:
-    for task in ppga.TASKS:
+def test_presets_fit_every_task(name: str) -> None:
+    for preset, task in itertools.product(ALGORITHMS[name].presets, ppga.TASKS):
         config, budget = ppga.preset(preset, task, name)
         assert config.algorithm == name
         budget.check()

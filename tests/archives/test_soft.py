@@ -157,6 +157,32 @@ def test_a_restored_soft_archive_continues_exactly(kind: Any) -> None:
     np.testing.assert_array_equal(original.sample_elites(50)["solution"], copy.sample_elites(50)["solution"])
 
 
+def test_it_stores_the_best_of_each_batch_that_enters_a_cell_with_its_fields() -> None:
+    config = SoftArchiveConfig(alpha=0.1, threshold_min=0.0, restart_from="entries")
+    elitist = EliteArchive(1, (2, 2), RANGES, {"noise": (2,)}, -5.0, config)
+    soft, rng, expected = SoftArchive(elitist, config), np.random.default_rng(0), {}
+    assert soft.restart_archive is soft
+    for number in range(6):
+        solution = rng.standard_normal((9, 1)).astype(np.float32)
+        objective = (5 - number + rng.standard_normal(9)).astype(np.float32)
+        measures = rng.uniform(size=(9, 2)).astype(np.float32)
+        noise = rng.standard_normal((9, 2) if number % 2 else 2).astype(np.float32)
+        entered = soft.add(solution, objective, measures, {"noise": noise}).entered
+        for row in np.flatnonzero(entered)[np.argsort(objective[entered])]:
+            cell = tuple(measures[row] > 0.5)
+            expected[cell] = (solution[row, 0], *np.broadcast_to(noise, (9, 2))[row])
+    assert len(soft) == len(expected) > 1
+    copy = SoftArchive(elitist, config)
+    copy.load_state(soft.state())
+    for archive in (soft, copy):
+        sample = archive.sample(np.random.default_rng(1), 200)
+        assert {(s[0], *n) for s, n in zip(*sample.values(), strict=True)} == set(expected.values())
+    thresholds_only = SoftArchive(elitist, SoftArchiveConfig())
+    assert thresholds_only.restart_archive is elitist
+    size = SoftArchive.numbers_per_cell(config, 1, {"noise": (2,)})
+    assert (size, SoftArchive.numbers_per_cell(SoftArchiveConfig(), 1, {"noise": (2,)})) == (4, 1)
+
+
 def test_restarts_are_drawn_from_the_elites_while_the_soft_archive_is_empty() -> None:
     config = SoftArchiveConfig(alpha=0.5, threshold_min=1.0)
     elitist = elites(config)

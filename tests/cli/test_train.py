@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ppga.algorithms import ALGORITHMS, config_from_json, preset
-from ppga.algorithms.presets import DESCRIPTIONS
 from ppga.cli import main
 from ppga.cli.options import options_of, parse
 from ppga.cli.train import parse_request
@@ -18,7 +17,7 @@ from helpers.commands import command, run_main
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_help_shows_the_common_options_of_the_algorithm(algorithm: str) -> None:
-    for name in DESCRIPTIONS:
+    for name in ALGORITHMS[algorithm].presets:
         words = ("train", "walker2d", "--algorithm", algorithm, "--preset", name, "--help")
         assert len(run_main(main, "ppga", *words, columns=80).stdout.splitlines()) <= 60
         result = command(*words)
@@ -41,7 +40,7 @@ def test_help_has_the_defaults_of_task_and_preset() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_setting_has_help(algorithm: str) -> None:
-    for name in DESCRIPTIONS:
+    for name in ALGORITHMS[algorithm].presets:
         config, _ = preset(name, "walker2d", algorithm)
         assert [option.name for option in options_of(config) if not option.text] == []
 
@@ -54,6 +53,10 @@ def test_every_setting_has_help(algorithm: str) -> None:
         (["hopper", "ant"], "one task is trained at a time, got hopper, ant"),
         (["hopper", "--task", "ant"], "one task is trained at a time, got hopper, ant"),
         (["hopper", "--preset", "desktop"], "unknown preset 'desktop'"),
+        (
+            ["hopper", "--algorithm", "pga-me", "--preset", "paper-scripts"],
+            "pga-me has no preset paper-scripts; choose one of laptop, paper, smoke.",
+        ),
         (["hopper", "--algorithm", "pgga"], "Did you mean 'ppga'?"),
         (["hopper", "--minutes", "0"], "the budget of minutes must be positive"),
         (["hopper", "--minutes", "many"], "minutes"),

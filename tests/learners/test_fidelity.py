@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 import ppga
+from ppga import InputError, NetworkConfig
 from ppga.learners.agent import Agent, ReturnStatistics, Trajectory
 from ppga.learners.ppo import PPOConfig
 from ppga.learners.vppo import VPPO
 from ppga.policies.normalizer import NormalizerState
+from ppga.problems import PPOProblem, PPOSearchState
+from ppga.search import ObjectiveConfig
 from ppga.tasks import make_task
 
 from helpers import slow_ppo
@@ -168,3 +171,93 @@ def test_an_update_equals_the_slow_version(variant: str, target_kl: float, agent
             assert after.return_statistics.count[agent] == count
     moved = np.abs(np.asarray(after.policy.parameters - before.policy.parameters)).max(axis=1)
     assert (moved > 3e-3).all()
+
+
+ROLLOUT = 8 * 6
+"""Steps of a rollout of the problem below."""
+
+
+@cache
+def problem() -> PPOProblem:
+    """Hopper with the PPO of paper-scripts: two gradient learners, and two steps in an update."""
+    small = {"environments": 8, "rollout_length": 6, "epochs": 1, "minibatches": 2, "target_kl": 0.0}
+    task = make_task("hopper", episode_length=5)
+    return PPOProblem(task, replace(AUTHORS, **small), NetworkConfig((8,), (8,)))
+
+
+@cache
+def initial_state() -> PPOSearchState:
+    return problem().init(jax.random.key(0))
+
+
+def new_state() -> PPOSearchState:
+    """A copy of the initial state; a rollout donates the environments' buffers."""
+    state: PPOSearchState = jax.tree.map(jnp.copy, initial_state())
+    return state
+
+
+def test_policies_act_on_observations_normalized_up_to_their_step() -> None:
+    vppo, state, keys = problem().vppo, new_state(), jax.random.split(jax.random.key(5), 1)
+    agents = problem()._walking_agent(state)
+    _, trajectory = vppo.collect(agents, state.envs, keys)
+    (slow,), rows = slow_learners(vppo, agents), plain(trajectory, 0)
+    normalized = slow_ppo.observed(vppo.config, slow, rows["observations"])[:, :-1]
+    mean = slow_ppo.forward(slow.actor, normalized.reshape(ROLLOUT, -1))[-1].reshape(rows["action"].shape)
+    np.testing.assert_allclose(rows["action"], mean + np.exp(slow.log_std) * rows["noise"], atol=1e-4)
+    raw = slow_ppo.forward(slow.actor, rows["observation"].reshape(ROLLOUT, -1))[-1]
+    assert np.abs(raw.reshape(mean.shape) - mean).max() > 1e-3
+    updated = vppo.update_normalizers(agents, trajectory).policy.normalizer
+    pooled = slow_ppo.moved(slow.observations, rows["observation"].reshape(ROLLOUT, -1))
+    for computed, expected in zip(vars(updated).values(), pooled, strict=True):
+        np.testing.assert_allclose(computed[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_gradient_learners_have_normalizers_of_their_own() -> None:
+    state = new_state()
+    other = replace(
+        new_state(),
+        policy=replace(
+            state.policy, normalizer=state.policy.normalizer.updated(jnp.eye(11), jnp.ones(11, bool))
+        ),
+        return_statistics=ReturnStatistics(jnp.ones(1) * 9, jnp.ones((1, 1)) * 4, jnp.float32(7.0)),
+    )
+    (after, jacobian, _), (_, same, _) = (problem().jacobian(s, jax.random.key(1), 2) for s in (state, other))
+    np.testing.assert_array_equal(jacobian, same)
+    assert (np.linalg.norm(jacobian, axis=1) > 1e-4).all()
+    jax.tree.map(np.testing.assert_array_equal, after.policy, initial_state().policy)
+    assert after.return_statistics.count == after.policy.normalizer.count == 1.0
+
+
+def test_a_walk_counts_all_observations_and_targets() -> None:
+    after, _ = problem().walk(new_state(), np.array([1.0, 0.5]), jax.random.key(1), 2, scaled=False)
+    assert after.policy.normalizer.count == 1 + 2 * ROLLOUT
+    assert after.return_statistics.count == 1 + 2 * ROLLOUT
+
+
+def test_only_the_actors_forget_their_optimizer() -> None:
+    state = new_state()
+    for number in range(2):
+        state, _, _ = problem().jacobian(state, jax.random.key(number), 1)
+    parts = state.learners.optimizer.inner_states
+    counts = {
+        name: leaf for name in parts for leaf in jax.tree.leaves(parts[name]) if leaf.dtype == jnp.int32
+    }
+    assert counts["actor"].tolist() == [2, 2, 0], "the third learner is that of the walk"
+    assert counts["critic"].tolist() == [4, 4, 0]
+
+
+def test_every_learning_phase_has_new_environments() -> None:
+    vppo, envs, agents = problem().vppo, new_state().envs, problem()._walking_agent(new_state())
+    starts = []
+    for number in range(2):
+        _, fresh = vppo.begin(agents, envs, jax.random.split(jax.random.key(number), 1))
+        assert not np.asarray(fresh.state.steps).any()
+        starts.append(np.asarray(fresh.state.observation))
+    assert (starts[0] != starts[1]).any()
+    assert (starts[0] != np.asarray(envs.state.observation)).any()
+
+
+def test_returns_that_are_normalized_cannot_be_scaled_too() -> None:
+    config = ppga.preset("paper", "hopper")[0].replace(objective=ObjectiveConfig())
+    with pytest.raises(InputError, match=r"--objective.scaling raw"):
+        config.check(1)

@@ -17,6 +17,7 @@ from ppga.runs.display import Lines
 from ppga.runs.folder import RunFolder
 
 from helpers.runs import SPHERE, same_runs
+from helpers.slider import Slider
 
 
 def test_an_extended_run_equals_a_longer_run(tmp_path: Path) -> None:
@@ -119,6 +120,25 @@ def test_a_disk_too_full_for_a_checkpoint_is_reported(tmp_path: Path) -> None:
     ppga.resume(run, budget=Budget(iterations=6))
     ppga.train("sphere", config, budget=Budget(iterations=6), output=tmp_path / "undisturbed")
     same_runs(tmp_path / "undisturbed", run)
+
+
+@pytest.mark.parametrize("algorithm", ["ppga", "ppga-no-measures"])
+def test_the_preset_paper_scripts_resumes_exactly(algorithm: str, tmp_path: Path) -> None:
+    """With restarts from the soft archive, and everything as in the authors' code but the sizes."""
+    config, _ = ppga.preset("paper-scripts", Slider(), algorithm)
+    config = config.replace(**{
+        "branches": 4, "jacobian_updates": 1, "walk_updates": 2, "evaluation.episodes": 2,
+        "network.actor": (8,), "network.critic": (8,), "ppo.environments": 6, "ppo.rollout_length": 8,
+        "ppo.epochs": 2, "ppo.minibatches": 2, "archive.threshold_min": 10.0, "archive.alpha": 1.0,
+        "log.checkpoint_seconds": 0.0, "log.snapshot_iterations": 1,
+    })  # fmt: skip
+    undisturbed, run = tmp_path / "undisturbed", tmp_path / "run"
+    outcome = ppga.train(Slider(), config, budget=Budget(iterations=6), output=undisturbed)
+    assert outcome.record is not None
+    assert 0 < outcome.record["restarts"] < 6
+    ppga.train(Slider(), config, budget=Budget(iterations=3), output=run)
+    ppga.resume(run, budget=Budget(iterations=6), task=Slider())
+    same_runs(undisturbed, run)
 
 
 def test_a_run_is_not_resumed_on_another_task(tmp_path: Path) -> None:

@@ -116,6 +116,11 @@ class PPGAConfig(ArborescenceConfig):
         super().check(measures)
         check_whole("jacobian_updates", self.jacobian_updates)
         check_whole("walk_updates", self.walk_updates)
+        if self.ppo.normalize == "returns" and self.objective and self.objective.scaling == "scaled":
+            raise InputError(
+                "--objective.scaling scaled divides objectives by statistics that --ppo.normalize returns "
+                "does not keep: choose --objective.scaling raw, or --ppo.normalize rewards."
+            )
         if self.noise is not None and self.ppo.std != "fixed":
             raise InputError(f"the section noise needs --ppo.std fixed, got {self.ppo.std}.")
 

@@ -129,7 +129,7 @@ def test_the_preset_paper_scripts_resumes_exactly(algorithm: str, tmp_path: Path
     config = config.replace(**{
         "branches": 4, "jacobian_updates": 1, "walk_updates": 2, "evaluation.episodes": 2,
         "network.actor": (8,), "network.critic": (8,), "ppo.environments": 6, "ppo.rollout_length": 8,
-        "ppo.epochs": 2, "ppo.minibatches": 2, "archive.threshold_min": 10.0, "archive.alpha": 1.0,
+        "ppo.epochs": 2, "ppo.minibatches": 2, "archive.threshold_min": 9.0, "archive.alpha": 1.0,
         "log.checkpoint_seconds": 0.0, "log.snapshot_iterations": 1,
     })  # fmt: skip
     undisturbed, run = tmp_path / "undisturbed", tmp_path / "run"

@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 
 from ppga.physics import MujocoPhysics
-from ppga.tasks import Task, TaskState
+from ppga.tasks import Task, TaskState, make_task
 from ppga.tasks.locomotion import Ant
 
 from helpers.tasks import shared_task
@@ -250,3 +250,20 @@ def test_the_offset_is_the_return_of_standing_still_at_full_torque(name: str) ->
     full = task.controls(jnp.ones((1, task.action_size)))
     worst = jax.vmap(task.reward)(bodies, full)[0]
     np.testing.assert_allclose(task.episode_length * worst, task.qd_offset, rtol=1e-6)
+
+
+def test_a_limit_clips_observations_and_rewards_and_changes_nothing_else() -> None:
+    free, limited = shared_task("halfcheetah"), make_task("halfcheetah", clip=0.4)
+    assert limited.clip == 0.4
+    key, act = jax.random.key(0), jax.random.normal(jax.random.key(1), (30, 4, 6))
+    states = [jax.jit(lambda key, task=task: task.reset(key, 4))(key) for task in (free, limited)]
+    steps = [jax.jit(task.step) for task in (free, limited)]
+    for action in [None, *act]:
+        if action is not None:
+            states = [step(state, action) for step, state in zip(steps, states, strict=True)]
+        for name in ("observation", "reward"):
+            values, clipped = (np.asarray(getattr(state, name)) for state in states)
+            np.testing.assert_array_equal(clipped, np.clip(values, np.float32(-0.4), np.float32(0.4)))
+        np.testing.assert_array_equal(states[0].proxies, states[1].proxies)
+    assert (np.abs(states[0].observation) > 0.4).any()
+    assert (np.abs(states[0].reward) > 0.4).any()

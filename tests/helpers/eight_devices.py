@@ -15,7 +15,9 @@ import ppga
 from ppga.distributed.devices import DeviceExecutor
 from ppga.errors import InputError
 from ppga.learners.agent import Agent, ReturnStatistics
+from ppga.learners.vppo import VPPO
 from ppga.physics import Array
+from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import Policy
 from ppga.problems import PPOProblem
 from ppga.rollouts import Evaluator, Executor, LocalExecutor
@@ -121,6 +123,35 @@ def test_an_update_on_all_devices_equals_one_on_a_single_device() -> None:
     steps = many.update_recorded(agents(), trajectory, weights, keys())[2]
     assert steps is not None
     assert_close(steps[:, -1], expected.policy.parameters)
+
+
+def test_devices_share_running_normalizers_and_joint_updates() -> None:
+    """With the PPO of the preset paper-scripts."""
+    paper: Any = ppga.preset("paper-scripts", TASK)[0]
+    settings = replace(config().ppo, **{name: getattr(paper.ppo, name) for name in (
+        "update", "normalize", "normalizers", "bootstrap_truncated", "clip_values", "target_kl",
+    )})  # fmt: skip
+    many, one = (
+        VPPO(task(), (8,), (8,), settings, executor, AGENTS)
+        for executor in (DeviceExecutor(), LocalExecutor())
+    )
+    start = Agent(
+        replace(agents().policy, normalizer=jax.vmap(lambda _: NormalizerState.fresh(2))(jnp.arange(AGENTS))),
+        jax.tree.map(lambda leaf: jnp.stack([leaf] * AGENTS), ReturnStatistics.fresh()),
+        jax.vmap(one.init_learner)(jax.random.split(jax.random.key(2), AGENTS)),
+    )
+    _, trajectory = many.collect(start, many.init_envs(jax.random.key(0)), keys())
+    gathered = jax.tree.map(jnp.asarray, to_numpy(trajectory))
+    for agent in range(AGENTS):
+        policy, rows = jax.tree.map(lambda leaf, agent=agent: leaf[agent], (start.policy, gathered))
+        observed = policy.normalizer.running(rows.observation, rows.active)
+        mean = one.actor(policy.parameters, observed)
+        assert_close(rows.action, mean + jnp.exp(policy.log_std) * rows.noise)
+    learned, report, _ = many.update(start, trajectory, jnp.eye(AGENTS), keys())
+    expected, expected_report, _ = one.update(start, gathered, jnp.eye(AGENTS), keys())
+    assert np.abs(np.asarray(learned.policy.parameters - start.policy.parameters)).max() > 1e-4
+    assert_close(learned, expected)
+    assert_close(report, expected_report)
 
 
 def test_scores_do_not_depend_on_the_number_of_devices() -> None:

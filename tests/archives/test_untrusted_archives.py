@@ -22,7 +22,7 @@ from ppga.archives import Archive, heatmaps, load_archive
 from ppga.errors import InputError
 from ppga.limits import LARGEST_JSON, MOST_CELLS
 from ppga.runs.build import make_algorithm
-from ppga.runs.results import check_initial_archive
+from ppga.runs.results import check_initial_archive, to_archive
 from ppga.storage import parse_json, write_tensors
 from ppga.viewer.source import cells_of
 
@@ -369,6 +369,19 @@ def test_an_initial_archive_with_other_measures_is_rejected() -> None:
     other = replace(trained, elites={**trained.elites, "measures": np.zeros((len(trained), 3), np.float32)})
     with pytest.raises(InputError, match="measures does not fit"):
         check_initial_archive(other, algorithm)
+
+
+def test_an_initial_archive_with_other_statistics_of_returns_is_rejected() -> None:
+    config = ppga.preset("smoke", "hopper")[0]
+    own = {"ppo.normalize": "returns", "objective.scaling": "raw"}
+    theirs, ours = (make_algorithm("hopper", config.replace(**changes)) for changes in ({}, own))
+    shapes = {"solution": (theirs.problem.solution_size,), "measures": (1,), **theirs.problem.fields}
+    elites = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+    archive = Archive(to_archive(theirs).description, {"index": np.array([5]), **elites})
+    check_initial_archive(archive, theirs)
+    message = r"returns_mean does not fit: it has shape \(2,\).* needs \(1,\). Choose the --ppo.normalize"
+    with pytest.raises(InputError, match=message):
+        check_initial_archive(archive, ours)
 
 
 def test_included_archives_pass_all_checks() -> None:

@@ -76,8 +76,14 @@ def check_initial_archive(archive: Archive, algorithm: Algorithm) -> None:
             raise InputError(
                 f"the initial archive has no {name!r}, which {algorithm.config.algorithm} needs."
             )
-        if networks[0] != networks[1] or archive.elites[name].shape[1:] != shape:
+        given = archive.elites[name].shape[1:]
+        if networks[0] != networks[1] or (given != shape and not name.startswith("returns_")):
             raise InputError(
                 f"the initial archive's {name} does not fit: its network is {theirs['network']}, and this "
                 f"run's {ours['network']}."
+            )
+        if given != shape:
+            raise InputError(
+                f"the initial archive's {name} does not fit: it has shape {given} for an elite, and this run "
+                f"needs {shape}. Choose the --ppo.normalize of the run that made the archive."
             )

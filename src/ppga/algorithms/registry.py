@@ -7,6 +7,7 @@ from typing import Any
 from ppga.algorithms import (
     cma_maega,
     map_elites,
+    mcppo,
     no_measures,
     pbt_me,
     pga_me,
@@ -42,6 +43,7 @@ class Entry:
 
 _ENTRIES = (
     Entry(ppga.PPGA, ppga_config.PPGAConfig, ppga_config.PRESETS),
+    Entry(mcppo.MCPPO, mcppo.MCPPOConfig, mcppo.PRESETS),
     Entry(map_elites.MAPElites, map_elites.MAPElitesConfig, map_elites.PRESETS),
     Entry(pga_me.PGAME, pga_me.PGAMEConfig, pga_me.PRESETS),
     Entry(qdpg.QDPG, qdpg.QDPGConfig, qdpg.PRESETS),

@@ -14,6 +14,7 @@ from ppga.learners.agent import Agent, Trajectory
 from ppga.learners.vppo import EnvBatch
 from ppga.physics import Array
 from ppga.policies.policy import Policy
+from ppga.problems.conditioned import ConditionedProblem
 from ppga.problems.policy import PolicyProblem
 from ppga.problems.ppo import PPOProblem
 from ppga.rollouts import Evaluator, Scores, Transitions, episode_keys
@@ -108,7 +109,7 @@ class Worker:
         self, agent: Agent, envs: EnvBatch, key_data: NumpyArray
     ) -> tuple[tuple[EnvBatch, Trajectory], set[str]]:
         """A rollout of one agent (1, ...) in a share of its environments; trajectories (1, size, T, ...)."""
-        assert isinstance(self.problem, PPOProblem)
+        assert isinstance(self.problem, PPOProblem | ConditionedProblem)
         keys = jax.random.wrap_key_data(jnp.asarray(key_data))[None]
         envs = jax.tree.map(jnp.array, envs)  # a copy, because a rollout donates the buffers
         result: tuple[EnvBatch, Trajectory] = to_numpy(self.problem.vppo.collect(agent, envs, keys))

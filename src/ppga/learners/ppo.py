@@ -3,6 +3,7 @@
 `VPPO` maps these functions over many agents. Axes of arrays, in this order: environments e, time T, features.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from ppga.physics import Array
 from ppga.policies.network import Network
 from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import log_density
+from ppga.tasks import TaskState
 
 __all__ = [
     "PPO",
@@ -98,6 +100,15 @@ class UpdateState:
     kl: Array
     nonfinite: Array
 
+    @staticmethod
+    def of(agent: Agent) -> "UpdateState":
+        """The state before the first minibatch step."""
+        zero, learner = jnp.zeros(()), agent.learner
+        return UpdateState(
+            Parameters.of(agent), learner.optimizer, learner.learning_rate, jnp.bool_(True),
+            zero, zero, zero, zero, zero,
+        )  # fmt: skip
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -140,6 +151,19 @@ class PPO:
     devices: int = 1
     axis: str = ""
 
+    @staticmethod
+    def heads(objectives: int) -> int:  # noqa: ARG004
+        """Number of values that the critic predicts for an observation."""
+        return 1
+
+    def predict(self, critic: Array, inputs: Array) -> Array:
+        """Values (...) that a critic with these parameters (c,) predicts for normalized inputs (..., o)."""
+        return jnp.asarray(self.critic(critic, inputs)[..., 0])
+
+    def needs_value(self, after: TaskState) -> Array:
+        """Which (n,) environments' episodes have just ended in a state whose value counts."""
+        return after.truncated
+
     @property
     def optimizer(self) -> optax.GradientTransformation:
         """Gradient clipping and Adam, without the learning rate."""
@@ -164,8 +188,7 @@ class PPO:
 
     def value(self, agent: Agent, observation: Array) -> Array:
         """Values (n,) that the critic predicts for observations (n, o)."""
-        normalized = agent.policy.normalizer.normalize(observation)
-        return jnp.asarray(self.critic(agent.learner.critic, normalized)[:, 0])
+        return self.predict(agent.learner.critic, agent.policy.normalizer.normalize(observation))
 
     def updated_normalizer(
         self, normalizer: NormalizerState, observation: Array, counted: Array
@@ -185,7 +208,7 @@ class PPO:
         reward = trajectory.rewards @ weights
         scale = statistics.std(weights) if config.normalize == "rewards" else 1.0
         normalized = self._normalized(agent, trajectory)
-        predicted = self.critic(agent.learner.critic, normalized)[..., 0]
+        predicted = self.predict(agent.learner.critic, normalized)
         values, truncation_value = predicted, trajectory.truncation_value
         if config.normalize == "returns":
             values, truncation_value = map(statistics.denormalized, (values, truncation_value))
@@ -198,8 +221,7 @@ class PPO:
         if config.normalize == "returns":
             statistics, target = statistics.normalized_targets(target, trajectory.active, self.axis)
             error = target - predicted[:, :-1]
-        active = trajectory.active.astype(jnp.float32)
-        weight = active / jnp.maximum(self._mean(active.mean()), 1e-8)
+        weight = self._weight(trajectory)
         _, error_std = self._moments(error, weight)
         explained = 1 - error_std**2 / jnp.maximum(self._moments(target, weight)[1] ** 2, 1e-8)
         batch = Batch(
@@ -211,13 +233,13 @@ class PPO:
             value=predicted[:, :-1],
             weight=weight,
         )
-        flat: Batch = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), batch)
-        zero, learner = jnp.zeros(()), agent.learner
-        start = UpdateState(
-            Parameters.of(agent), learner.optimizer, learner.learning_rate, jnp.bool_(True),
-            zero, zero, zero, zero, zero,
-        )  # fmt: skip
-        return UpdateData(flat, start, statistics, explained, self._mean((reward * weight).mean()))
+        mean_reward = self._mean((reward * weight).mean())
+        return UpdateData(flat_batch(batch), UpdateState.of(agent), statistics, explained, mean_reward)
+
+    def _weight(self, trajectory: Trajectory) -> Array:
+        """Weights (e, T) of the steps: 0 for those that were not taken, 1 in the mean."""
+        active = trajectory.active.astype(jnp.float32)
+        return active / jnp.maximum(self._mean(active.mean()), 1e-8)
 
     def _normalized(self, agent: Agent, trajectory: Trajectory) -> Array:
         """Normalized observations (e, T + 1, o) as the policy observed them, and the last one."""
@@ -291,11 +313,12 @@ class PPO:
         clipped = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
         surrogate = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
         policy_loss = -(batch.weight * surrogate).mean()
-        value = self.critic(parameters.critic, batch.observation)[:, 0]
+        value = self.predict(parameters.critic, batch.observation)
         error = jnp.square(value - batch.target)
         if config.clip_values:
             clipped_value = batch.value + jnp.clip(value - batch.value, -config.clip, config.clip)
             error = jnp.maximum(error, jnp.square(clipped_value - batch.target))
+        error = error.reshape(len(batch.weight), -1).mean(axis=1)  # over the values of an observation
         value_loss = 0.5 * (batch.weight * error).mean()
         loss = (
             policy_loss
@@ -311,13 +334,16 @@ class PPO:
         """The agent after its last minibatch step, and a report."""
         share = end.used / (self.config.epochs * self.config.minibatches)
         parameters, learning_rate = end.parameters, self._next_learning_rate(end.learning_rate, share)
-        policy = replace(agent.policy, parameters=parameters.actor, log_std=parameters.log_std)
+        log_std = parameters.log_std
+        if self.config.min_std:
+            log_std = jnp.maximum(log_std, math.log(self.config.min_std))
+        policy = replace(agent.policy, parameters=parameters.actor, log_std=log_std)
         learner = LearnerState(parameters.critic, end.optimizer, learning_rate)
         used = jnp.maximum(end.used, 1.0)
         report = UpdateReport(
             policy_loss=end.policy_loss / used,
             value_loss=end.value_loss / used,
-            entropy=(parameters.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum(),
+            entropy=(log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum(),
             kl=end.kl,
             explained_variance=data.explained_variance,
             minibatches_used=share,
@@ -370,6 +396,12 @@ def clip_joint_norm(largest: float) -> optax.GradientTransformation:
         return jax.tree.map(lambda leaf: leaf * scale, gradient), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def flat_batch(batch: Batch) -> Batch:
+    """A batch of e environments and T steps as one with arrays (e T, ...)."""
+    flat: Batch = jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), batch)
+    return flat
 
 
 def advantages(

@@ -40,6 +40,7 @@ class PPOConfig:
         std: standard deviation of the exploration noise: learned; reset (learned, but reset to initial_std in
             every iteration); or fixed.
         initial_std: initial standard deviation of the exploration noise.
+        min_std: the standard deviation of the exploration noise stays at least this.
         update: separate: each agent shuffles its data, normalizes its advantages, clips its gradient and has
             its own KL limit, checked before every step. joint: the agents take the same steps, on minibatches
             in order; advantages, gradient norms (of actors and of critics) and the KL limit, checked after
@@ -70,6 +71,7 @@ class PPOConfig:
     reset_optimizer: bool = False
     std: StdMode = "learned"
     initial_std: float = 1.0
+    min_std: float = 0.0
     update: Update = "separate"
     normalize: Normalize = "rewards"
     normalizers: Normalizers = "shared"
@@ -88,6 +90,7 @@ class PPOConfig:
         check_range("ppo.gamma", self.gamma, 0.0, 1.0)
         check_range("ppo.gae_lambda", self.gae_lambda, 0.0, 1.0)
         check_range("ppo.initial_std", self.initial_std, 1e-6)
+        check_range("ppo.min_std", self.min_std)
         for name, options in (
             ("std", StdMode), ("update", Update), ("normalize", Normalize), ("normalizers", Normalizers),
         ):  # fmt: skip

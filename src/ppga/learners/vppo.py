@@ -52,6 +52,7 @@ class VPPO:
         config: settings.
         executor: where rollouts and updates run; this process by default.
         agents: the largest number of agents that learn at once.
+        learner: PPO of one agent.
 
     Attributes:
         actor: network of the mean action.
@@ -78,6 +79,7 @@ class VPPO:
         config: PPOConfig,
         executor: Executor | None = None,
         agents: int = 1,
+        learner: type[PPO] = PPO,
     ) -> None:
         executor = executor or LocalExecutor()
         measures = len(task.measure_names)
@@ -85,9 +87,9 @@ class VPPO:
         check_agents(config, agents, description, executor.devices)
         self.task, self.config = task, config
         self.actor = Network((task.observation_size, *actor_sizes, task.action_size))
-        self.critic = Network((task.observation_size, *critic_sizes, 1))
         self.objectives = 1 + measures
-        self._ppo = PPO(self.actor, self.critic, config, executor.devices, executor.axis)
+        self.critic = Network((task.observation_size, *critic_sizes, learner.heads(self.objectives)))
+        self._ppo = learner(self.actor, self.critic, config, executor.devices, executor.axis)
         functions = LearnerFunctions(
             init_envs=self._init_envs,
             collect=self._collect,
@@ -194,14 +196,15 @@ class VPPO:
             after = task.step(state, action.reshape(environments, task.action_size))
             rewards = jnp.concatenate([after.reward[:, None], after.proxies], axis=1)
             returns = config.gamma * envs.returns + rewards
+            needed = by_agent(self._ppo.needs_value(after))
+
+            def final_values() -> Array:
+                values = jax.vmap(self._ppo.value)(acting, by_agent(after.observation))
+                return jnp.where(needed.reshape(needed.shape + (1,) * (values.ndim - 2)), values, 0.0)
+
+            values = jax.eval_shape(final_values)
             truncation_value = jax.lax.cond(
-                after.truncated.any(),
-                lambda: jnp.where(
-                    by_agent(after.truncated),
-                    jax.vmap(self._ppo.value)(acting, by_agent(after.observation)),
-                    0.0,
-                ),
-                lambda: jnp.zeros((count, share)),
+                needed.any(), final_values, lambda: jnp.zeros(values.shape, values.dtype)
             )
             restart_keys = jax.vmap(lambda key: jax.random.split(key, share))(restart_keys)
             unfinished = ~after.finished[:, None]

@@ -10,12 +10,15 @@ from ppga.problems.base import (
     nonzero_weights,
     unit_rows,
 )
+from ppga.problems.conditioned import ConditionedProblem, ConditionedState
 from ppga.problems.off_policy import OffPolicyProblem, OffPolicyState
 from ppga.problems.policy import NetworkConfig, PolicyNetworkConfig, PolicyProblem, deterministic_actor
 from ppga.problems.ppo import PPOProblem, PPOSearchState
 from ppga.problems.sphere import Sphere
 
 __all__ = [
+    "ConditionedProblem",
+    "ConditionedState",
     "Cost",
     "Evaluation",
     "GradientProblem",

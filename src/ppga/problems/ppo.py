@@ -104,16 +104,7 @@ class PPOProblem(PolicyProblem):
 
     def cost(self, policies: int, updates: int = 0) -> Cost:
         """Cost of evaluating that many policies and of that many updates."""
-        ppo, task = self.ppo, self.task
-        steps = ppo.environments * ppo.rollout_length
-        row = 2 * task.observation_size + 2 * task.action_size + 2 * self.objectives + 8
-        networks = self.vppo.actor.parameters + self.vppo.critic.parameters
-        return Cost(
-            policies,
-            learning_steps=updates * steps,
-            multiplications=3 * networks * ppo.epochs * updates * steps,  # one forward, two backward
-            memory=4 * (steps * row + policies * self.solution_size),
-        )
+        return learning_cost(self.vppo, policies, updates, self.solution_size)
 
     def policy(self, state: PPOSearchState) -> Policy:
         """The search policy."""
@@ -147,7 +138,7 @@ class PPOProblem(PolicyProblem):
         names = ("reward", *self.measure_names)[: self.gradient_count]
         learners = _with_first_rows(state.learners, learned.learner)
         state = replace(state, learners=learners)
-        return state, change, self._report(report, updates, names)
+        return state, change, learning_report(self.vppo, report, updates, names)
 
     def walk(
         self, state: PPOSearchState, weights: NumpyArray, key: Array, updates: int, scaled: bool
@@ -283,22 +274,45 @@ class PPOProblem(PolicyProblem):
 
     def _walk_report(self, report: UpdateReport, updates: int) -> LearningReport:
         """Report of the only agent, whose metrics are numbers."""
-        walked = self._report(report, updates, ("the walk",))
+        walked = learning_report(self.vppo, report, updates, ("the walk",))
         return replace(walked, metrics={name: values[0] for name, values in walked.metrics.items()})
 
-    def _report(self, report: UpdateReport, updates: int, names: tuple[str, ...]) -> LearningReport:
-        skipped = np.asarray(report.nonfinite + report.diverged).sum()  # of an update, on average
-        losses = np.asarray(report.value_loss)
-        return LearningReport(
-            env_steps=updates * self.ppo.environments * self.ppo.rollout_length,
-            nonfinite=round(updates * float(skipped)),
-            metrics={name: np.asarray(getattr(report, name)).tolist() for name in REPORTED},
-            warnings=tuple(
-                f"the critic of {name} has diverged (value loss {loss:.3g})"
-                for name, loss in zip(names, losses, strict=True)
-                if not loss < DIVERGED_VALUE_LOSS
-            ),
-        )
+
+def learning_cost(vppo: VPPO, policies: int, updates: int, solution_size: int) -> Cost:
+    """Cost of evaluating that many policies and of that many updates."""
+    ppo, task = vppo.config, vppo.task
+    steps = ppo.environments * ppo.rollout_length
+    row = 2 * task.observation_size + 2 * task.action_size + 2 * vppo.objectives + 8
+    networks = vppo.actor.parameters + vppo.critic.parameters
+    return Cost(
+        policies,
+        learning_steps=updates * steps,
+        multiplications=3 * networks * ppo.epochs * updates * steps,  # one forward, two backward
+        memory=4 * (steps * row + policies * solution_size),
+    )
+
+
+def learning_report(vppo: VPPO, report: UpdateReport, updates: int, names: tuple[str, ...]) -> LearningReport:
+    """Cost and metrics of a learning phase.
+
+    Args:
+        vppo: the learner.
+        report: of A agents, averaged over the updates.
+        updates: number of updates.
+        names: of the agents, for warnings.
+    """
+    skipped = np.asarray(report.nonfinite + report.diverged).sum()  # of an update, on average
+    losses = np.asarray(report.value_loss)
+    return LearningReport(
+        env_steps=updates * vppo.config.environments * vppo.config.rollout_length,
+        nonfinite=round(updates * float(skipped)),
+        metrics={name: np.asarray(getattr(report, name)).tolist() for name in REPORTED},
+        warnings=tuple(
+            f"the critic of {name} has diverged (value loss {loss:.3g})"
+            for name, loss in zip(names, losses, strict=True)
+            if not loss < DIVERGED_VALUE_LOSS
+        ),
+    )
 
 
 def objective_scales(statistics: ReturnStatistics) -> NumpyArray:

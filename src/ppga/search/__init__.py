@@ -21,6 +21,7 @@ from ppga.search.restarts import (
     RewardPhaseConfig,
     make_restart_rule,
 )
+from ppga.search.targets import TargetConfig, sample_targets, scaled_measures
 
 __all__ = [
     "Confirmation",
@@ -33,10 +34,13 @@ __all__ = [
     "RestartRule",
     "RewardPhaseConfig",
     "StochasticEvaluationConfig",
+    "TargetConfig",
     "make_restart_rule",
     "noise_factor",
     "ranked",
     "recombined_mean",
+    "sample_targets",
+    "scaled_measures",
     "search_warnings",
     "walk_weights",
 ]

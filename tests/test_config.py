@@ -13,12 +13,10 @@ from ppga.tasks import sample
 
 from helpers.runs import SPHERE
 
-PRESETS = ("laptop", "paper", "smoke")
-
 
 @pytest.mark.parametrize("algorithm", ppga.ALGORITHMS)
 def test_configs_survive_json(algorithm: str) -> None:
-    for name in PRESETS:
+    for name in ppga.ALGORITHMS[algorithm].presets:
         for task in (*ppga.TASKS, "sphere"):
             config, budget = ppga.preset(name, task, algorithm)
             assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
@@ -27,7 +25,7 @@ def test_configs_survive_json(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ppga.ALGORITHMS)
 def test_presets_fit_their_tasks(algorithm: str) -> None:
-    for name in PRESETS:
+    for name in ppga.ALGORITHMS[algorithm].presets:
         for task in ppga.TASKS:
             config, budget = ppga.preset(name, task, algorithm)
             config.check(len(sample(task).measure_names))

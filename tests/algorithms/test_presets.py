@@ -22,8 +22,10 @@ class Offset(Slider):
         return self.offset
 
 
-@pytest.mark.parametrize("name", ["laptop", "paper", "smoke"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [(algorithm, name) for algorithm in ALGORITHMS for name in ALGORITHMS[algorithm].presets],
+)
 def test_thresholds_admit_episodes_without_progress(algorithm: str, name: str) -> None:
     """The QD-score's offset is the return of an episode without progress."""
     tuned = ppga.preset(name, "walker2d", algorithm)[0].archive

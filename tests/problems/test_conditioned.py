@@ -171,7 +171,7 @@ def test_a_policy_learns_to_reach_its_targets() -> None:
         NearSlider(), config, NetworkConfig((16, 16), (16,)), MultiplierConfig(points=16)
     )
     state = problem.init(jax.random.key(0))
-    goals = np.array([[-0.5], [0.0], [0.5]], np.float32)
+    goals = np.array([[-0.7], [0.7]], np.float32)
 
     def error(state: ConditionedState) -> float:
         scores = problem.evaluate(state, problem.fold(state, goals), jax.random.key(9), 2)

@@ -20,7 +20,9 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "ppga-recombination": ("ppga", {"step": "recombination"}),
 }
 """Names of changed algorithms: the algorithm, and the changes of its settings."""
-SYSTEMS = (*(name for name in ALGORITHMS if name != "ppo"), *VARIANTS)
+NOT_COMPARED = ("ppo", "mcppo")
+"""Algorithms that the paper does not compare PPGA with."""
+SYSTEMS = (*(name for name in ALGORITHMS if name not in NOT_COMPARED), *VARIANTS)
 """All systems of the paper, and MAP-Elites."""
 
 

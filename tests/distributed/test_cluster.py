@@ -24,7 +24,8 @@ from ppga.distributed.ray_executor import RayExecutor
 from ppga.distributed.ray_pool import RayPool
 from ppga.distributed.shares import Worker, count_shares, environments_per_share, policies_per_share
 from ppga.errors import InputError
-from ppga.problems import PPOProblem
+from ppga.learners.multipliers import MultiplierConfig
+from ppga.problems import ConditionedProblem, PolicyProblem, PPOProblem
 from ppga.rollouts import Evaluator, Executor, LocalExecutor
 from ppga.studies import is_finished, plan_study, run_study
 
@@ -50,8 +51,8 @@ def local() -> PPOProblem:
 class PoolHere:
     """A pool in this process that computes its jobs in another order, and one of them twice."""
 
-    def __init__(self, order: int) -> None:
-        self.worker, self.order = Worker(local()), order
+    def __init__(self, order: int, problem: PolicyProblem | None = None) -> None:
+        self.worker, self.order = Worker(problem or local()), order
 
     def run(self, kind: str, shared: list[Any], jobs: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
         results: list[Any] = [None] * len(jobs)
@@ -89,6 +90,27 @@ def test_results_do_not_depend_on_the_order_of_the_shares() -> None:
     jax.tree.map(np.testing.assert_array_equal, *results)
     assert (np.asarray(results[0].envs.state.steps) == 3 * 6 - 10).all(), "restarted at the time limit"
     assert (results[0].policy.normalizer.count == 3 * 64 * 6).all(), "every environment is counted"
+
+
+def test_a_conditioned_policy_does_not_depend_on_the_order_of_the_shares() -> None:
+    task = ppga.make_task("hopper", episode_length=10)
+
+    assert isinstance(CONFIG, ppga.PPGAConfig)
+    ppo, network = CONFIG.ppo, CONFIG.network
+
+    def conditioned(executor: Executor) -> ConditionedProblem:
+        return ConditionedProblem(task, ppo, network, MultiplierConfig(points=16), executor=executor)
+
+    here, results = conditioned(LocalExecutor()), []
+    targets = np.random.default_rng(0).uniform(-1, 1, (2, ppo.environments, 1)).astype(np.float32)
+    for order in (1, -1):
+        ray = RayExecutor()
+        ray.pool = PoolHere(order, here)
+        problem = conditioned(ray)
+        state, _ = problem.train(problem.init(jax.random.key(0)), targets, jax.random.key(1))
+        results.append(jax.tree.map(np.asarray, state))
+    jax.tree.map(np.testing.assert_array_equal, *results)
+    assert np.ptp(results[0].envs.state.bodies.target) > 0
 
 
 def test_evaluations_in_shares_equal_an_evaluation_at_once() -> None:

@@ -34,9 +34,8 @@ AGENTS = 2  # reward, and one measure
 LENGTH = 4
 
 
-def config(**ppo: Any) -> ppga.PPGAConfig:
-    smoke, _ = ppga.preset("smoke", TASK)
-    assert isinstance(smoke, ppga.PPGAConfig)
+def config(algorithm: str = "ppga", **ppo: Any) -> Any:
+    smoke: Any = ppga.preset("smoke", TASK, algorithm)[0]
     simulation = ppga.SimulationConfig(physics=PHYSICS, episode_length=20)
     settings = {
         "environments": 32, "rollout_length": LENGTH, "epochs": 2, "minibatches": 1, "target_kl": 0.0,
@@ -186,13 +185,14 @@ def test_a_restart_resets_the_environments_on_all_devices() -> None:
     assert np.isfinite(problem.solution(walked)).all()
 
 
-def test_a_resumed_run_on_eight_devices_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["ppga", "mcppo"])
+def test_a_resumed_run_on_eight_devices_equals_an_uninterrupted_one(algorithm: str, tmp_path: Path) -> None:
     records = []
     ppga.train(
-        TASK, config(), budget=ppga.Budget(iterations=3), output=tmp_path / "uninterrupted",
+        TASK, config(algorithm), budget=ppga.Budget(iterations=3), output=tmp_path / "uninterrupted",
         callbacks=[lambda iteration: records.append(iteration.record)],
     )  # fmt: skip
-    ppga.train(TASK, config(), budget=ppga.Budget(iterations=2), output=tmp_path / "resumed")
+    ppga.train(TASK, config(algorithm), budget=ppga.Budget(iterations=2), output=tmp_path / "resumed")
     ppga.resume(tmp_path / "resumed", budget=ppga.Budget(iterations=3), task=TASK)
     same_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
     assert records[-1]["devices"] == DEVICES

@@ -20,7 +20,7 @@ from ppga.problems.base import Cost, LearningReport
 from ppga.problems.policy import NetworkConfig, PolicyProblem
 from ppga.problems.ppo import learning_cost, learning_report
 from ppga.rollouts.executor import Executor
-from ppga.storage import NumpyArray
+from ppga.storage import NumpyArray, whole
 from ppga.tasks import Environment
 from ppga.tasks.conditioned import ConditionedTask, TargetedBodies, target_inputs
 
@@ -85,7 +85,6 @@ class ConditionedProblem(PolicyProblem):
         self._weigh = jax.jit(self._weighted)
         self._keep_target_inputs = jax.jit(self._with_target_inputs)
         self._fold = jax.jit(self._folded)
-        self._start_targets = jax.jit(lambda bodies, targets: replace(bodies, next_target=targets))
 
     def init(self, key: Array) -> ConditionedState:
         """A new policy and critic, and environments in the middle of their episodes.
@@ -140,8 +139,8 @@ class ConditionedProblem(PolicyProblem):
         reports, errors = [], []
         for number, next_targets in enumerate(targets):
             collect_key, update_key = random.split_each(jax.random.fold_in(key, number)[None])
-            bodies: TargetedBodies = self._start_targets(envs.state.bodies, next_targets)
-            current = np.array(bodies.target)  # a rollout donates the environments
+            bodies: TargetedBodies = replace(envs.state.bodies, next_target=jnp.asarray(next_targets))
+            current = np.array(whole(bodies.target))  # a rollout donates the environments
             envs = replace(envs, state=replace(envs.state, bodies=bodies))
             envs, trajectory = self.vppo.collect(agent, envs, collect_key)
             weighted, multipliers, error = self._weigh(trajectory, current, next_targets, multipliers)

@@ -7,7 +7,7 @@ are not tuned for our tasks.
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from ppga.archives import Archive
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy
 from ppga.problems import PolicyProblem
-from ppga.rollouts import Evaluate, Evaluator, LocalExecutor, Scores, Transitions
+from ppga.rollouts import Evaluate, Evaluator, EvaluatorSettings, LocalExecutor, Scores, Transitions
 from ppga.runs.build import make_algorithm, make_problem
 from ppga.runs.results import to_archive
 from ppga.storage import NumpyArray
@@ -77,21 +77,14 @@ class RecordingExecutor(LocalExecutor):
     """Keeps the transitions of the last evaluation, for learners of other libraries.
 
     Attributes:
-        transitions: those of each policy's first episode, (n, t, ...).
+        transitions: (n, episodes, t, ...).
     """
 
     transitions: Transitions | None = None
 
-    def evaluator(
-        self,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool,
-        store_transitions: bool,  # noqa: ARG002
-    ) -> Evaluate:
+    def evaluator(self, task: Environment, network: Network, settings: EvaluatorSettings) -> Evaluate:
         """See `Executor`."""
-        evaluator = Evaluator(task, network, episodes, sample_actions, store_transitions=True)
+        evaluator = Evaluator(task, network, replace(settings, store_transitions=True))
 
         def evaluate(policies: Policy, key: Any, active: NumpyArray | None) -> tuple[Scores, None]:
             scores, self.transitions = evaluator(policies, key, active)
@@ -154,12 +147,12 @@ class LibraryTask:
         assert isinstance(self.executor, RecordingExecutor)
         recorded = self.executor.transitions
         assert recorded is not None
-        fields = {name: np.array(values) for name, values in vars(recorded).items()}
+        fields = {name: np.array(values[:, 0]) for name, values in vars(recorded).items()}
         normalize = self._algorithm.problem_state.normalizer.normalize
         for name in ("observation", "next_observation"):
             fields[name] = np.array(normalize(fields[name]))
         for values in fields.values():
-            values[~np.asarray(recorded.taken)] = 0
+            values[~np.asarray(recorded.taken[:, 0])] = 0
         return fields
 
     def transitions(self) -> dict[str, NumpyArray]:

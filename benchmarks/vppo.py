@@ -11,7 +11,7 @@ from ppga.learners.agent import Agent, ReturnStatistics
 from ppga.learners.vppo import VPPO
 from ppga.physics import Array, Bodies
 from ppga.policies.policy import Policy
-from ppga.rollouts import Evaluator, episode_keys, record
+from ppga.rollouts import Evaluator, EvaluatorSettings, episode_keys, record
 from ppga.tasks import Task, robot
 
 from benchmarks.harness import Result, rates
@@ -113,7 +113,7 @@ def evaluate_and_replay(
     many: Policy = jax.vmap(vppo.init_policy)(jax.random.split(jax.random.key(2), policies))
     noise = 0.2 * jax.random.normal(jax.random.key(3), many.parameters.shape)
     many = replace(many, parameters=many.parameters + noise)  # initial policies hardly move
-    evaluate = Evaluator(task, vppo.actor, episodes)
+    evaluate = Evaluator(task, vppo.actor, EvaluatorSettings(episodes))
     key, n = jax.random.key(4), policies * episodes
 
     def act(observation: Array, key: Array, steps: Array) -> Array:  # noqa: ARG001

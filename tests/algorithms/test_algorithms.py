@@ -289,12 +289,13 @@ def test_the_replay_buffer_holds_what_policies_observed_and_did() -> None:
     problem.open(None)
     algorithm.start()
     policies = 3 * problem.random(jax.random.key(1), 4)
-    problem.evaluate(algorithm.problem_state, policies, jax.random.key(2), 1, store_transitions=True)
-    assert len(problem.replay) == 4 * 20
-    rows = problem.replay.at(np.arange(80)).reshape(4, 20, -1)
+    problem.evaluate(algorithm.problem_state, policies, jax.random.key(2), 2)
+    assert len(problem.replay) == 4 * 2 * 20
+    rows = problem.replay.at(np.arange(160)).reshape(8, 20, -1)
     normalizer = algorithm.problem_state.normalizer
     batch = problem.layout.split(problem.layout.normalize(jax.numpy.asarray(rows), normalizer))
-    for policy, observation, action in zip(policies, batch.observation, batch.action, strict=True):
+    pairs = zip(np.repeat(policies, 2, axis=0), batch.observation, batch.action, strict=True)
+    for policy, observation, action in pairs:
         np.testing.assert_allclose(problem.actor(policy, observation), action, atol=1e-4)
     assert np.abs(np.asarray(batch.observation)).max() > 2
     np.testing.assert_allclose(batch.observation[:, 1:], batch.next_observation[:, :-1], atol=1e-5)

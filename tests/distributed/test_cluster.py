@@ -26,7 +26,7 @@ from ppga.distributed.shares import Worker, count_shares, environments_per_share
 from ppga.errors import InputError
 from ppga.learners.multipliers import MultiplierConfig
 from ppga.problems import ConditionedProblem, PolicyProblem, PPOProblem
-from ppga.rollouts import Evaluator, Executor, LocalExecutor
+from ppga.rollouts import Evaluator, EvaluatorSettings, Executor, LocalExecutor
 from ppga.studies import is_finished, plan_study, run_study
 
 CONFIG = ppga.preset("smoke", "hopper")[0].replace(
@@ -118,9 +118,9 @@ def test_evaluations_in_shares_equal_an_evaluation_at_once() -> None:
     many = replace(many, parameters=many.parameters + 0.3 * jax.random.normal(jax.random.key(2), (37, 1)))
     active = np.arange(37) != 5
     task, actor = local().task, local().actor
-    expected, _ = Evaluator(task, actor, 2)(many, jax.random.key(3), active)
+    expected, _ = Evaluator(task, actor, EvaluatorSettings(2))(many, jax.random.key(3), active)
     executor().pool = PoolHere(1)
-    scores, _ = executor().evaluator(task, actor, 2, False, False)(many, jax.random.key(3), active)
+    scores, _ = executor().evaluator(task, actor, EvaluatorSettings(2))(many, jax.random.key(3), active)
     assert expected.steps[5].tolist() == [0, 0]
     assert np.ptp(expected.objective) > 0
     for name in ("objective", "measures", "steps"):

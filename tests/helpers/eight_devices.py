@@ -20,7 +20,7 @@ from ppga.physics import Array
 from ppga.policies.normalizer import NormalizerState
 from ppga.policies.policy import Policy
 from ppga.problems import PPOProblem
-from ppga.rollouts import Evaluator, Executor, LocalExecutor
+from ppga.rollouts import Evaluator, EvaluatorSettings, Executor, LocalExecutor
 from ppga.tasks import find
 
 from helpers.runs import same_runs
@@ -158,14 +158,14 @@ def test_scores_do_not_depend_on_the_number_of_devices() -> None:
     many: Policy = jax.vmap(one_device().vppo.init_policy)(jax.random.split(jax.random.key(1), n))
     many = replace(many, parameters=many.parameters + 0.3 * jax.random.normal(jax.random.key(2), (n, 1)))
     active = np.arange(n) != 5
-    settings = (task(), one_device().actor, 2, False, True)
+    settings = (task(), one_device().actor, EvaluatorSettings(2, store_transitions=True))
     expected, expected_transitions = Evaluator(*settings)(many, jax.random.key(3), active)
     scores, transitions = all_devices().executor.evaluator(*settings)(many, jax.random.key(3), active)
     assert np.ptp(expected.objective) > 0
     assert expected.steps[5].tolist() == [0, 0]
     assert expected_transitions is not None
     assert transitions is not None
-    assert transitions.observation.shape == (n, 20, task().observation_size)
+    assert transitions.observation.shape == (n, 2, 20, task().observation_size)
     assert_close(scores, expected)
     assert_close(transitions.action, expected_transitions.action)
 

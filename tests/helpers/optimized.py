@@ -9,7 +9,7 @@ import pytest
 
 from ppga.policies.network import Network
 from ppga.policies.policy import init_policy
-from ppga.rollouts import Evaluator, Scores
+from ppga.rollouts import Evaluator, EvaluatorSettings, Scores
 from ppga.tasks import robot
 
 
@@ -39,7 +39,7 @@ def test_scores_do_not_depend_on_how_policies_are_shared_among_threads(
     def scores(callers: int) -> Scores:
         task = robot("hopper", episode_length=40, threads=3)
         monkeypatch.setattr(task.physics, "callers", lambda _: callers)
-        return Evaluator(task, network, 2, sample_actions)(policies, jax.random.key(1))[0]
+        return Evaluator(task, network, EvaluatorSettings(2, sample_actions))(policies, jax.random.key(1))[0]
 
     expected = scores(1)
     assert expected.objective.shape == (7, 2)

@@ -14,7 +14,7 @@ import pytest
 from ppga.physics import Array
 from ppga.policies.network import Network, apply_mlp
 from ppga.policies.policy import Policy, init_mlp, init_policy
-from ppga.rollouts import Evaluator, episode_keys, evaluate, record
+from ppga.rollouts import Evaluator, EvaluatorSettings, episode_keys, evaluate, record
 
 from helpers.tasks import shared_task
 
@@ -77,7 +77,7 @@ def test_scores_equal_those_of_each_policy_by_itself() -> None:
     task, network = shared_task("hopper", episode_length=40), Network((11, 8, 3))
     keys = jax.random.split(jax.random.key(0), 3)
     policies = jax.vmap(lambda key: init_policy(key, network, 0.4))(keys)
-    scores, _ = Evaluator(task, network, 2)(policies, jax.random.key(1))
+    scores, _ = Evaluator(task, network, EvaluatorSettings(2))(policies, jax.random.key(1))
     for number, keys in enumerate(episode_keys(jax.random.key(1), 3, 2)):
         one = jax.tree.map(lambda leaf, number=number: leaf[number], policies)
 

@@ -90,6 +90,12 @@ def check_policies(name: str, value: int, least: int = 1) -> None:
     check_whole(name, value, least, MOST_POLICIES)
 
 
+def most_episodes(config: AlgorithmConfig, policies: int, batches: int = 1) -> int:
+    """Most episodes that evaluating policies, and adding them to the archive in some batches, takes."""
+    first, confirm = policies * config.evaluation.episodes, config.confirm
+    return first if confirm is None else first + (policies + batches * confirm.recheck) * confirm.episodes
+
+
 class Component(Protocol):
     """A part of an algorithm that has a state of its own."""
 
@@ -247,11 +253,11 @@ class Algorithm:
             self.warnings += report.warnings
 
     def evaluate(self, solutions: NumpyArray, stream: str = "evaluate") -> Evaluation:
-        """First evaluation of solutions (n, d); an off-policy learner stores their transitions."""
+        """First evaluation of solutions (n, d)."""
         with self.timed("evaluate"):
             episodes = self.config.evaluation.episodes
             scores: Evaluation = self.problem.evaluate(
-                self.problem_state, solutions, self.key(stream), episodes, store_transitions=True
+                self.problem_state, solutions, self.key(stream), episodes
             )
         self.count(scores)
         finite = np.isfinite(scores.objective) & np.isfinite(scores.measures).all(axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 from ribs.emitters import GradientArborescenceEmitter
 from scipy.stats import rankdata
 
-from ppga.algorithms.base import AlgorithmConfig, check_policies
+from ppga.algorithms.base import AlgorithmConfig, check_policies, most_episodes
 from ppga.algorithms.emitters import EmitterAlgorithm, emitter_seed
 from ppga.algorithms.presets import (
     CMA_MAE_ARCHIVE,
@@ -102,9 +102,10 @@ class CMAMAEGA(EmitterAlgorithm):
         cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
     ) -> OffPolicyProblem:
         """TD3 learns the reward."""
-        evaluated = 1 + config.branches + config.es.samples
+        # the samples, and then the others, are added to the archive
+        episodes = most_episodes(config, 1 + config.branches + config.es.samples, batches=2)
         weights = np.eye(1, 1 + len(task.measure_names))
-        return OffPolicyProblem(task, config.td3, config.network, evaluated, weights, executor, progress)
+        return OffPolicyProblem(task, config.td3, config.network, episodes, weights, executor, progress)
 
     def cost(self) -> Cost:
         """Cost of an iteration."""

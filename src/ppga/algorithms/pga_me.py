@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ppga.algorithms.base import most_episodes
 from ppga.algorithms.map_elites import MAPElites, MAPElitesConfig
 from ppga.algorithms.presets import (
     EVALUATIONS,
@@ -69,9 +70,8 @@ class PGAME(MAPElites):
     ) -> OffPolicyProblem:
         """TD3 learns the reward."""
         weights = np.eye(1, 1 + len(task.measure_names))
-        return OffPolicyProblem(
-            task, config.td3, config.network, config.batch_size, weights, executor, progress
-        )
+        episodes = most_episodes(config, config.batch_size)
+        return OffPolicyProblem(task, config.td3, config.network, episodes, weights, executor, progress)
 
     def cost(self) -> Cost:
         """Cost of an iteration."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ppga.algorithms import pga_me
+from ppga.algorithms.base import most_episodes
 from ppga.algorithms.pga_me import PGAME, PGAMEConfig
 from ppga.algorithms.presets import Preset, smoke
 from ppga.config import common
@@ -40,9 +41,8 @@ class QDPG(PGAME):
     ) -> NoveltyProblem:
         """One learner maximizes the reward, another one the novelty of steps."""
         weights = np.eye(2 + len(task.measure_names))[[0, -1]]
-        return NoveltyProblem(
-            task, config.td3, config.network, config.batch_size, weights, executor, progress
-        )
+        episodes = most_episodes(config, config.batch_size)
+        return NoveltyProblem(task, config.td3, config.network, episodes, weights, executor, progress)
 
 
 def _config(preset: Preset) -> Preset:

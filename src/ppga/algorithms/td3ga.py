@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ppga.algorithms import ppga_config
+from ppga.algorithms.base import most_episodes
 from ppga.algorithms.ppga import PPGA
 from ppga.algorithms.ppga_config import ArborescenceConfig
 from ppga.algorithms.presets import ITERATIONS, LAPTOP_TD3, SMOKE_TD3, Preset, smoke
@@ -51,7 +52,7 @@ class TD3GAConfig(ArborescenceConfig):
 
 
 class TD3GA(PPGA):
-    """PPGA whose Jacobian and walks come from TD3, trained on one episode of each evaluated policy."""
+    """PPGA whose Jacobian and walks come from TD3, trained on the episodes of all evaluated policies."""
 
     summary = "ablation: PPGA with TD3 in place of PPO (Batra et al., ICLR 2024, appendix)"
     supports_analytic_problems = False
@@ -63,9 +64,9 @@ class TD3GA(PPGA):
         cls, task: Environment, config: Any, executor: Executor | None, progress: Callable[[], None]
     ) -> TD3SearchProblem:
         """TD3 learns every objective."""
-        evaluated = (1 + config.branches) * 2  # the first iteration evaluates twice
+        episodes = most_episodes(config, (1 + config.branches) * 2, batches=2)  # twice in the first iteration
         weights = np.eye(1 + len(task.measure_names))
-        return TD3SearchProblem(task, config.td3, config.network, evaluated, weights, executor, progress)
+        return TD3SearchProblem(task, config.td3, config.network, episodes, weights, executor, progress)
 
     def cost(self) -> Cost:
         """Cost of an iteration."""

@@ -18,7 +18,7 @@ from ppga.archives.files import CORRECTED_FILE, EVALUATION_FILE, best_of_each
 from ppga.errors import InputError, check_count
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy
-from ppga.rollouts import Evaluator
+from ppga.rollouts import Evaluator, EvaluatorSettings
 from ppga.storage import NumpyArray, is_number, read_json, read_tensors, write_json, write_tensors, write_text
 from ppga.tasks import Environment, is_registered, make_task, sample, task_argument
 
@@ -254,7 +254,7 @@ def make_evaluator(archive: Archive, task: Environment, episodes: int) -> Evalua
     network = Network.of(archive.description["network"])
     check_network(network, task)
     sample_actions = archive.description.get("actions") == "sample"
-    return Evaluator(task, network, episodes, sample_actions)
+    return Evaluator(task, network, EvaluatorSettings(episodes, sample_actions))
 
 
 def check_network(network: Network, task: Environment) -> None:

@@ -22,7 +22,7 @@ from ppga.errors import InputError
 from ppga.physics import Array
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy
-from ppga.rollouts import Evaluator, Scores, Transitions
+from ppga.rollouts import Evaluator, EvaluatorSettings, Scores, Transitions
 from ppga.rollouts.executor import Evaluate, LearnerFunctions, LocalExecutor, Work
 from ppga.storage import NumpyArray, whole
 from ppga.tasks import Environment
@@ -89,19 +89,12 @@ class DeviceExecutor:
         self.axis = AXIS if self.devices > 1 else ""
         self.mesh = jax.make_mesh((self.devices,), (AXIS,), axis_types=(AxisType.Auto,))
 
-    def evaluator(
-        self,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool,
-        store_transitions: bool,
-    ) -> Evaluate:
+    def evaluator(self, task: Environment, network: Network, settings: EvaluatorSettings) -> Evaluate:
         """See `Executor`."""
         check_physics(task.physics_name)
         if self.devices == 1:
-            return Evaluator(task, network, episodes, sample_actions, store_transitions)
-        return DeviceEvaluator(self, task, network, episodes, sample_actions, store_transitions)
+            return Evaluator(task, network, settings)
+        return DeviceEvaluator(self, task, network, settings)
 
     def compile(self, functions: LearnerFunctions, task: Environment, agent_envs: int) -> LearnerFunctions:
         """See `Executor`. Agents enter and leave the programs as arrays on a single device."""
@@ -207,19 +200,13 @@ class DeviceEvaluator(Evaluator):
 
     Args:
         executor: the devices.
-        task, network, episodes, sample_actions, store_transitions: see `Evaluator`.
+        task, network, settings: see `Evaluator`.
     """
 
     def __init__(
-        self,
-        executor: DeviceExecutor,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool = False,
-        store_transitions: bool = False,
+        self, executor: DeviceExecutor, task: Environment, network: Network, settings: EvaluatorSettings
     ) -> None:
-        super().__init__(task, network, episodes, sample_actions, store_transitions)
+        super().__init__(task, network, settings)
         self.executor = executor
         self.program = executor.sharded(self._evaluate_shard, (SHARDED, SHARDED, SHARDED), SHARDED)
 

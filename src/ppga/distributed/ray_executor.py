@@ -24,7 +24,7 @@ from ppga.learners.vppo import EnvBatch
 from ppga.physics import Array
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy
-from ppga.rollouts import Evaluator, Scores, Transitions
+from ppga.rollouts import Evaluator, EvaluatorSettings, Scores, Transitions
 from ppga.rollouts.executor import Evaluate, LearnerFunctions, LocalExecutor, Work
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
@@ -47,16 +47,9 @@ class RayExecutor:
         self.cluster = cluster or Cluster()
         self.pool: Pool | None = None
 
-    def evaluator(
-        self,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool,
-        store_transitions: bool,
-    ) -> Evaluate:
+    def evaluator(self, task: Environment, network: Network, settings: EvaluatorSettings) -> Evaluate:
         """See `Executor`."""
-        return RayEvaluator(self, task, network, episodes, sample_actions, store_transitions)
+        return RayEvaluator(self, task, network, settings)
 
     def compile(self, functions: LearnerFunctions, task: Environment, agent_envs: int) -> LearnerFunctions:
         """See `Executor`."""
@@ -141,19 +134,13 @@ class RayEvaluator(Evaluator):
 
     Args:
         executor: has the workers.
-        task, network, episodes, sample_actions, store_transitions: see `Evaluator`.
+        task, network, settings: see `Evaluator`.
     """
 
     def __init__(
-        self,
-        executor: RayExecutor,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool = False,
-        store_transitions: bool = False,
+        self, executor: RayExecutor, task: Environment, network: Network, settings: EvaluatorSettings
     ) -> None:
-        super().__init__(task, network, episodes, sample_actions, store_transitions)
+        super().__init__(task, network, settings)
         self.executor = executor
 
     def __call__(
@@ -163,12 +150,11 @@ class RayEvaluator(Evaluator):
         n, size = len(policies.parameters), policies_per_share(self.episodes)
         total = -(-n // size) * size
         padded = pad_policies(policies, key, self.episodes, active, total)
-        settings = (self.episodes, self.sample_actions, self.store_transitions)
         jobs: list[tuple[int, tuple[Any, ...]]] = []
         for first in range(0, total, size):
             rows = slice(first, first + size)
             jobs.append((0, jax.tree.map(lambda leaf, rows=rows: leaf[rows], padded)))
-        results = _concatenate(self.executor.run(self.task, "evaluate", [settings], jobs))
+        results = _concatenate(self.executor.run(self.task, "evaluate", [self.settings], jobs))
         scores: tuple[Scores, Transitions | None] = jax.tree.map(lambda leaf: leaf[:n], results)
         return scores
 

@@ -17,7 +17,7 @@ from ppga.policies.policy import Policy
 from ppga.problems.conditioned import ConditionedProblem
 from ppga.problems.policy import PolicyProblem
 from ppga.problems.ppo import PPOProblem
-from ppga.rollouts import Evaluator, Scores, Transitions, episode_keys
+from ppga.rollouts import Evaluator, EvaluatorSettings, Scores, Transitions, episode_keys
 from ppga.storage import NumpyArray
 
 MAX_ENVIRONMENTS = 32
@@ -103,7 +103,7 @@ class Worker:
 
     def __init__(self, problem: PolicyProblem) -> None:
         self.problem = problem
-        self._evaluators: dict[tuple[int, bool, bool], Any] = {}
+        self._evaluators: dict[EvaluatorSettings, Any] = {}
 
     def collect(
         self, agent: Agent, envs: EnvBatch, key_data: NumpyArray
@@ -117,21 +117,22 @@ class Worker:
 
     def evaluate(
         self,
-        settings: tuple[int, bool, bool],
+        settings: EvaluatorSettings,
         policies: Policy,
         key_data: NumpyArray,
         active: NumpyArray,
     ) -> tuple[tuple[Scores, Transitions | None], set[str]]:
-        """Scores (n, episodes, ...) of a share of policies, and their transitions (n, t, ...) or None.
+        """Scores (n, episodes, ...) of a share of policies, and their transitions (n, episodes, t, ...) or
+        None.
 
         Args:
-            settings: the arguments episodes, sample_actions and store_transitions of `Evaluator`.
+            settings: see `Evaluator`.
             policies: n policies.
             key_data: (n, episodes, ...) data of the episodes' keys.
             active: (n,) bool, which policies are evaluated.
         """
         if settings not in self._evaluators:
-            evaluator = Evaluator(self.problem.task, self.problem.actor, *settings)
+            evaluator = Evaluator(self.problem.task, self.problem.actor, settings)
             self._evaluators[settings] = jax.jit(evaluator.evaluate_traced)
         keys = jax.random.wrap_key_data(jnp.asarray(key_data))
         result: tuple[Scores, Transitions | None] = to_numpy(

@@ -113,7 +113,7 @@ class Layout:
         return 2 * self.observation + self.action + 1 + self.gains
 
     def rows(self, transitions: Transitions) -> NumpyArray:
-        """Rows (m, width) of the m steps that were taken, of transitions (n, t, ...)."""
+        """Rows (m, width) of the m steps that were taken, of transitions (..., t)."""
         taken = np.asarray(transitions.taken)
         parts = (
             transitions.observation,

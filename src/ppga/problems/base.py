@@ -148,9 +148,10 @@ class Problem(Protocol):
         key: Any,
         episodes: int,
         active: NumpyArray | None = None,
-        store_transitions: bool = False,
     ) -> Evaluation:
         """Evaluate solutions with the normalizers of the state.
+
+        Here and in `evaluate_elites`, an off-policy learner adds all transitions to its replay buffer.
 
         Args:
             state: the problem's state.
@@ -159,7 +160,6 @@ class Problem(Protocol):
             episodes: number of episodes of each solution.
             active: (n,) bool, which solutions to evaluate; scores of the others are arbitrary. The program is
                 compiled once for all masks. All by default.
-            store_transitions: add those of each solution's first episode to the replay buffer, if any.
         """
         ...
 

@@ -12,9 +12,10 @@ from ppga.learners.replay import Replay, draws_of
 from ppga.learners.td3 import TD3, Actor, Critics, Layout, TD3Config
 from ppga.physics import Array
 from ppga.policies.normalizer import NormalizerState
+from ppga.policies.policy import Policy
 from ppga.problems.base import Cost, LearningReport, critic_report
 from ppga.problems.policy import NetworkConfig, PolicyProblem, deterministic_actor
-from ppga.rollouts import Transitions
+from ppga.rollouts import EvaluatorSettings, Scores
 from ppga.rollouts.executor import Executor
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
@@ -23,6 +24,8 @@ GRADIENT_BATCHES = 16
 """Batches that a single gradient is averaged over."""
 MAX_SAMPLE_SIZE = 2**26
 """Numbers that are sampled from the replay buffer at a time."""
+LARGEST_RECORDING = 2**27
+"""Bytes of transitions that an evaluation holds at a time, unless those of a single policy need more."""
 
 
 @jax.tree_util.register_dataclass
@@ -42,19 +45,18 @@ class OffPolicyState:
 
 
 class OffPolicyProblem(PolicyProblem):
-    """Policies whose first episodes, when evaluated, fill a replay buffer; and J TD3 learners on it.
+    """Policies whose episodes, whenever they are evaluated, fill a replay buffer; and J TD3 learners on it.
 
     Args:
         task: the task.
         td3: settings of TD3.
         network: hidden layers of actors and critics.
-        max_recorded: policies whose episodes are recorded between two checkpoints, at most.
+        max_episodes: most episodes of an iteration.
         weights: (J, k+1 or more) what each learner maximizes: reward, measure proxies and `extra_gains`.
         executor: where rollouts run.
         progress: called now and then, for a display.
     """
 
-    stores_evaluations = True
     replay: Replay
     learner_parts: tuple[str, ...] = ("critics", "actors")
 
@@ -63,7 +65,7 @@ class OffPolicyProblem(PolicyProblem):
         task: Environment,
         td3: TD3Config,
         network: NetworkConfig,
-        max_recorded: int,
+        max_episodes: int,
         weights: NumpyArray,
         executor: Executor | None = None,
         progress: Callable[[], None] = lambda: None,
@@ -72,7 +74,7 @@ class OffPolicyProblem(PolicyProblem):
         super().__init__(task, actor, executor=executor, progress=progress)
         self.layout = Layout(task.observation_size, task.action_size, 1 + len(task.measure_names))
         self.td3 = TD3(self.layout, self.actor, network.critic, td3)
-        self.replay = Replay(td3.buffer_size, (self.layout.width,), max_recorded * task.episode_length)
+        self.replay = Replay(td3.buffer_size, (self.layout.width,), max_episodes * task.episode_length)
         self.weights = jnp.asarray(weights, jnp.float32)
 
     def init(self, key: Array) -> Any:
@@ -88,7 +90,8 @@ class OffPolicyProblem(PolicyProblem):
         row = 3 * self.td3.config.batch_size  # one forward, two backward
         both = self.actor.parameters + 2 * self.td3.twins.network.parameters
         one = self.actor.parameters + self.td3.twins.network.parameters
-        return Cost(policies, 0, row * (critic_steps * both + policy_steps * one), self.replay.bytes)
+        memory = self.replay.bytes + min(LARGEST_RECORDING, policies * self._episode_bytes)
+        return Cost(policies, 0, row * (critic_steps * both + policy_steps * one), memory)
 
     def learn(self, state: OffPolicyState, key: Array, steps: int) -> tuple[OffPolicyState, LearningReport]:
         """Train critics and their greedy actors by some gradient steps."""
@@ -145,6 +148,30 @@ class OffPolicyProblem(PolicyProblem):
         """Transitions with further numbers that learners can maximize; none here."""
         return rows
 
-    def add_to_replay(self, transitions: Transitions) -> None:
-        """Add transitions of evaluated policies to the replay buffer."""
-        self.replay.add(self.layout.rows(transitions))
+    @property
+    def _episode_bytes(self) -> int:
+        """Bytes of the transitions of an episode."""
+        return 4 * self.layout.width * self.task.episode_length
+
+    def play(self, policies: Policy, key: Array, episodes: int, active: NumpyArray | None) -> Scores:
+        """Scores (n, episodes, ...) of policies; all their transitions enter the replay buffer.
+
+        Policies are evaluated in groups of one size, so that few transitions are in memory at a time.
+        """
+        n = len(policies.parameters)
+        size = -(-n // min(n, -(-n * episodes * self._episode_bytes // LARGEST_RECORDING)))
+        evaluate = self.evaluator(EvaluatorSettings(episodes, self.sample_actions, store_transitions=True))
+        active = np.ones(n, bool) if active is None else active
+        parts = []
+        for number, start in enumerate(range(0, n, size)):
+            places = np.arange(start, start + size)
+            rows = np.minimum(places, n - 1)
+            group = jax.tree.map(lambda leaf, rows=rows: np.asarray(leaf)[rows], policies)
+            scores, transitions = evaluate(
+                group, jax.random.fold_in(key, number), active[rows] & (places < n)
+            )
+            assert transitions is not None
+            self.replay.add(self.layout.rows(transitions))
+            parts.append(scores)
+        joined: Scores = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n], *parts)
+        return joined

@@ -17,8 +17,8 @@ from ppga.policies.network import Network
 from ppga.policies.normalizer import CLIP, NormalizerState
 from ppga.policies.policy import Policy, init_mlp
 from ppga.problems.base import Evaluation
-from ppga.rollouts import Transitions, explore
-from ppga.rollouts.executor import Executor, LocalExecutor
+from ppga.rollouts import EvaluatorSettings, Scores, explore
+from ppga.rollouts.executor import Evaluate, Executor, LocalExecutor
 from ppga.storage import NumpyArray, check_arrays, finite_rows
 from ppga.tasks import Environment
 
@@ -116,7 +116,7 @@ class PolicyProblem:
             "observation_variance": (task.observation_size,),
             "observation_count": (),
         }
-        self._evaluators: dict[tuple[int, bool], Any] = {}  # by episodes, and whether transitions are stored
+        self._evaluators: dict[EvaluatorSettings, Evaluate] = {}
 
     def describe(self) -> dict[str, Any]:
         """Task and network, for files."""
@@ -225,32 +225,22 @@ class PolicyProblem:
         key: Array,
         episodes: int,
         active: NumpyArray | None = None,
-        store_transitions: bool = False,
     ) -> Evaluation:
         """Evaluate policies (n, d) with the state's normalizer and exploration noise; see `Problem`."""
         n = len(solutions)
         shared = replace(self.policy(state), parameters=jnp.zeros(0))
         policies: Any = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], n, axis=0), shared)
         policies = replace(policies, parameters=solutions)
-        return self._evaluate(policies, key, episodes, active, store_transitions)
+        return self._evaluate(policies, key, episodes, active)
 
     def evaluate_elites(
         self, elites: Mapping[str, NumpyArray], key: Array, episodes: int, active: NumpyArray
     ) -> Evaluation:
         """Evaluate elites or candidates, all their fields (n, ...), with their own normalizers."""
-        return self._evaluate(Policy.of_elite(elites), key, episodes, active, False)
+        return self._evaluate(Policy.of_elite(elites), key, episodes, active)
 
-    def _evaluate(
-        self, policies: Policy, key: Array, episodes: int, active: NumpyArray | None, store_transitions: bool
-    ) -> Evaluation:
-        store = store_transitions and self.replay is not None and self.stores_evaluations
-        if (episodes, store) not in self._evaluators:
-            self._evaluators[episodes, store] = self.executor.evaluator(
-                self.task, self.actor, episodes, self.sample_actions, store
-            )
-        scores, transitions = self._evaluators[episodes, store](policies, key, active)  # (n, episodes)
-        if transitions is not None:
-            self.add_to_replay(transitions)
+    def _evaluate(self, policies: Policy, key: Array, episodes: int, active: NumpyArray | None) -> Evaluation:
+        scores = self.play(policies, key, episodes, active)  # (n, episodes)
         diverged = scores.diverged.any(axis=1)
         objective = scores.objective.mean(axis=1)
         self.progress()
@@ -267,13 +257,17 @@ class PolicyProblem:
             episodes=count * episodes,
         )
 
+    def play(self, policies: Policy, key: Array, episodes: int, active: NumpyArray | None) -> Scores:
+        """Scores (n, episodes, ...) of policies (n, ...); those that are not active have no steps."""
+        return self.evaluator(EvaluatorSettings(episodes, self.sample_actions))(policies, key, active)[0]
+
+    def evaluator(self, settings: EvaluatorSettings) -> Evaluate:
+        """The evaluator with these settings, compiled once."""
+        if settings not in self._evaluators:
+            self._evaluators[settings] = self.executor.evaluator(self.task, self.actor, settings)
+        return self._evaluators[settings]
+
     # Replay buffers of off-policy learners.
-
-    stores_evaluations = False
-    """Whether evaluated policies fill the replay buffer."""
-
-    def add_to_replay(self, transitions: Transitions) -> None:
-        """Add transitions of evaluated policies to the replay buffer."""
 
     @property
     def checkpoint_due(self) -> bool:

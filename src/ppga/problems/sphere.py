@@ -100,7 +100,6 @@ class Sphere:
         key: Array,  # noqa: ARG002
         episodes: int,  # noqa: ARG002
         active: NumpyArray | None = None,
-        store_transitions: bool = False,  # noqa: ARG002
     ) -> Evaluation:
         """The exact values; each counts as one episode."""
         values = np.asarray(_all_values(self, jnp.asarray(solutions)))

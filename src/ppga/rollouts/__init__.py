@@ -10,12 +10,13 @@ from ppga.rollouts.episodes import (
     play,
     record,
 )
-from ppga.rollouts.evaluator import Evaluator
+from ppga.rollouts.evaluator import Evaluator, EvaluatorSettings
 from ppga.rollouts.executor import Evaluate, Executor, LearnerFunctions, LocalExecutor, Work
 
 __all__ = [
     "Evaluate",
     "Evaluator",
+    "EvaluatorSettings",
     "Executor",
     "LearnerFunctions",
     "LocalExecutor",

@@ -92,7 +92,12 @@ def evaluate(task: Environment, act: Act, key: Array, n: int, active: Array | No
 
 
 def play(
-    task: Environment, act: Act, key: Array, n: int, active: Array | None = None, record_every: int = 0
+    task: Environment,
+    act: Act,
+    key: Array,
+    n: int,
+    active: Array | None = None,
+    store_transitions: bool = False,
 ) -> tuple[Scores, Transitions | None]:
     """Play n episodes at once until the last one has ended.
 
@@ -102,10 +107,10 @@ def play(
         key: one key () for all episodes, or one for each (n,); `act` is called with keys of the same shape.
         n: number of episodes.
         active: (n,) bool, which episodes are played; the other ones have 0 steps and an objective of 0.
-        record_every: record the transitions of episodes 0, record_every, 2 record_every, ...; 0 for none.
+        store_transitions: also return the transitions.
 
     Returns:
-        The scores (n, ...), and the transitions (n / record_every, episode_length, ...) or None.
+        The scores (n, ...), and the transitions (n, episode_length, ...) or None.
     """
     start_key, act_key = random.split_each(key)
     state = task.reset(start_key, n)
@@ -121,17 +126,14 @@ def play(
         after = task.step(state, action)
         if transitions is not None:
             new = _transition(state, action, after)
-            transitions = jax.tree.map(
-                lambda values, new: values.at[time].set(new[::record_every]), transitions, new
-            )
+            transitions = jax.tree.map(lambda values, new: values.at[time].set(new), transitions, new)
         return after, time + 1, objective + after.reward, proxies + after.proxies, transitions
 
     transitions = None
-    if record_every:
+    if store_transitions:
         shapes = jax.eval_shape(_transition, state, jnp.zeros((n, task.action_size)), state)
-        recorded = -(-n // record_every)
         transitions = jax.tree.map(
-            lambda leaf: jnp.zeros((task.episode_length, recorded, *leaf.shape[1:]), leaf.dtype), shapes
+            lambda leaf: jnp.zeros((task.episode_length, *leaf.shape), leaf.dtype), shapes
         )
     sums = jnp.zeros_like(state.reward), jnp.zeros_like(state.proxies)
     state, _, objective, proxies, transitions = jax.lax.while_loop(

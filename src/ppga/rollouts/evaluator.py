@@ -1,6 +1,7 @@
 """Evaluation of many policies at once."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,6 +20,21 @@ MULTIPLE = 16
 arrays that do not fill their vectors, and scores must not depend on a policy's place in a batch."""
 
 
+@dataclass(frozen=True)
+class EvaluatorSettings:
+    """What an evaluator plays and returns.
+
+    Attributes:
+        episodes: episodes of each policy.
+        sample_actions: act with exploration noise; by the mean action otherwise.
+        store_transitions: also return the transitions of all episodes.
+    """
+
+    episodes: int
+    sample_actions: bool = False
+    store_transitions: bool = False
+
+
 class Evaluator:
     """Plays several episodes with each of many policies, all at once.
 
@@ -29,21 +45,12 @@ class Evaluator:
     Args:
         task: the task.
         network: actor network of the policies.
-        episodes: episodes of each policy.
-        sample_actions: act with exploration noise; by the mean action otherwise.
-        store_transitions: return the transitions of each policy's first episode.
+        settings: what is played and returned.
     """
 
-    def __init__(
-        self,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool = False,
-        store_transitions: bool = False,
-    ) -> None:
-        self.task, self.network, self.episodes = task, network, episodes
-        self.sample_actions, self.store_transitions = sample_actions, store_transitions
+    def __init__(self, task: Environment, network: Network, settings: EvaluatorSettings) -> None:
+        self.task, self.network, self.settings = task, network, settings
+        self.episodes = settings.episodes
         self._compiled: dict[tuple[int, int], Any] = {}
 
     def __call__(
@@ -58,7 +65,7 @@ class Evaluator:
                 arrays of one size needs no new compilation.
 
         Returns:
-            Scores (n, episodes, ...) and transitions (n, t, ...) or None, as arrays of NumPy.
+            Scores (n, episodes, ...) and transitions (n, episodes, t, ...) or None, as arrays of NumPy.
         """
         n = len(policies.parameters)
         active = np.ones(n, bool) if active is None else active
@@ -93,7 +100,7 @@ class Evaluator:
             active: (n,) bool, which policies are evaluated.
 
         Returns:
-            Scores (n, episodes, ...) and transitions (n, t, ...) or None.
+            Scores (n, episodes, ...) and transitions (n, episodes, t, ...) or None.
         """
         return self._evaluate(self.task, policies, keys, active)
 
@@ -126,7 +133,7 @@ class Evaluator:
                 policies, by_policy
             )
             action = jnp.pad(action.reshape(total, -1), ((0, surplus), (0, 0)))
-            if self.sample_actions:
+            if self.settings.sample_actions:
                 log_std = jnp.pad(jnp.repeat(policies.log_std, episodes, axis=0), ((0, surplus), (0, 0)))
                 noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
                 action += jnp.exp(log_std) * noise
@@ -134,7 +141,8 @@ class Evaluator:
 
         flat_keys = keys.reshape(total)[jnp.minimum(jnp.arange(total + surplus), total - 1)]
         flat_active = jnp.pad(jnp.repeat(active, episodes), (0, surplus))
-        stored = episodes if self.store_transitions else 0
-        flat, transitions = play(task, act, flat_keys, total + surplus, flat_active, stored)
-        scores: Scores = jax.tree.map(lambda rows: rows[:total].reshape(n, episodes, *rows.shape[1:]), flat)
-        return scores, jax.tree.map(lambda rows: rows[:n], transitions)
+        flat = play(task, act, flat_keys, total + surplus, flat_active, self.settings.store_transitions)
+        by_policy: tuple[Scores, Transitions | None] = jax.tree.map(
+            lambda rows: rows[:total].reshape(n, episodes, *rows.shape[1:]), flat
+        )
+        return by_policy

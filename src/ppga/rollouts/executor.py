@@ -10,13 +10,13 @@ import jax
 from ppga.policies.network import Network
 from ppga.policies.policy import Policy
 from ppga.rollouts.episodes import Scores, Transitions
-from ppga.rollouts.evaluator import Evaluator
+from ppga.rollouts.evaluator import Evaluator, EvaluatorSettings
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
 Evaluate = Callable[[Policy, Any, NumpyArray | None], tuple[Scores, Transitions | None]]
 """n policies, a key, and a mask (n,) of the active ones -> scores (n, episodes, ...) and, if they are
-recorded, transitions (n, t, ...) of each policy's first episode."""
+stored, transitions (n, episodes, t, ...)."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,7 @@ class Executor(Protocol):
     devices: int
     axis: str
 
-    def evaluator(
-        self,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool,
-        store_transitions: bool,
-    ) -> Evaluate:
+    def evaluator(self, task: Environment, network: Network, settings: EvaluatorSettings) -> Evaluate:
         """A function that evaluates policies; see `Evaluator` for the arguments."""
         ...
 
@@ -115,16 +108,9 @@ class LocalExecutor:
     devices = 1
     axis = ""
 
-    def evaluator(
-        self,
-        task: Environment,
-        network: Network,
-        episodes: int,
-        sample_actions: bool,
-        store_transitions: bool,
-    ) -> Evaluate:
+    def evaluator(self, task: Environment, network: Network, settings: EvaluatorSettings) -> Evaluate:
         """See `Executor`."""
-        return Evaluator(task, network, episodes, sample_actions, store_transitions)
+        return Evaluator(task, network, settings)
 
     def compile(
         self,

@@ -32,7 +32,7 @@ class LearnedSphere(Sphere):
     def learn(self, state: Any, key: Any, steps: int) -> tuple[Any, LearningReport]:  # noqa: ARG002
         return state, LearningReport()
 
-    def gradient(self, state: Any, number: int, solution: np.ndarray, key: Any) -> np.ndarray:  # noqa: ARG002
+    def gradient(self, state: Any, number: int, solution: np.ndarray, *_: Any) -> np.ndarray:  # noqa: ARG002
         return OPTIMUM - solution
 
     def greedy(self, state: Any) -> np.ndarray:  # noqa: ARG002

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from ppga.learners.td3 import TD3, TD3Config
@@ -104,7 +105,8 @@ def test_the_actor_ascends_the_first_critic_and_targets_follow() -> None:
     slope = 1 - np.tanh(np.asarray(observation) @ [0.3, -0.2] + 0.1) ** 2
     inputs = np.concatenate([observation, np.ones((30, 1))], axis=1)
     gradient = (-3.0 * slope[:, None] * inputs).mean(axis=0)
-    np.testing.assert_allclose(td3.gradient(actor.parameters, critics, observation), gradient, rtol=1e-4)
+    ascending = td3.gradient(actor.parameters, critics.parameters[0], observation)
+    np.testing.assert_allclose(ascending, gradient, rtol=1e-4)
     change = np.asarray(actor_after.parameters - actor.parameters)
     np.testing.assert_allclose(change, CONFIG.actor_learning_rate * np.sign(gradient), rtol=1e-3)
     np.testing.assert_allclose(critics_after.target, 0.25 * critics.parameters)
@@ -112,26 +114,36 @@ def test_the_actor_ascends_the_first_critic_and_targets_follow() -> None:
     np.testing.assert_allclose(actor_after.target, expected, rtol=1e-6)
 
 
-def test_training_equals_a_loop_over_its_steps_and_learners_are_independent() -> None:
-    """Three learners at once; and each by itself, step by step, with a step of the actor every other time."""
-    td3 = TD3(LAYOUT, Network((2, 4, 1), head="tanh"), (5,), CONFIG)
+@pytest.mark.parametrize("as_in_qdax", [False, True])
+def test_training_equals_a_loop_over_its_steps_and_learners_are_independent(as_in_qdax: bool) -> None:
+    """Three learners at once; and each by itself, step by step, with a step of the actor every other time.
+
+    As in QDax, the actor has batches of its own, and the critics' targets follow after every step.
+    """
+    config = replace(CONFIG, delayed_targets=not as_in_qdax, own_actor_batch=as_in_qdax)
+    td3 = TD3(LAYOUT, Network((2, 4, 1), head="tanh"), (5,), config)
     critic_keys, keys = jax.random.split(jax.random.key(0), 3), jax.random.split(jax.random.key(1), 3)
     critics = jax.vmap(td3.init_critics)(critic_keys)
     start = jax.random.normal(jax.random.key(2), (3, td3.actor.parameters))
     actors = jax.vmap(td3.init_actor)(start)
     weights = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.5, -0.5]])
-    rows = random_rows(6, 16)
+    rows = random_rows(9 if as_in_qdax else 6, 16)
+    critic_rows = rows.reshape(3, 3, 16, -1)[:, :2].reshape(6, 16, -1) if as_in_qdax else rows
     trained_critics, trained_actors, losses = td3.train(critics, actors, rows, weights, keys)
     for learner in range(3):
         critic, actor = jax.tree.map(lambda leaf, learner=learner: leaf[learner], (critics, actors))
         errors = []
         for number in range(6):
             key = jax.random.fold_in(keys[learner], number)
-            batch = LAYOUT.split(rows[number])
+            batch = LAYOUT.split(critic_rows[number])
+            target = critic.target
             critic, error = td3.critic_step(critic, actor, batch, weights[learner], key)
             errors.append(float(error))
+            followed = (1 - CONFIG.tau) * target + CONFIG.tau * critic.parameters
+            np.testing.assert_allclose(critic.target, followed if as_in_qdax else target, atol=1e-6)
             if number % CONFIG.policy_delay == CONFIG.policy_delay - 1:
-                critic, actor = td3.delayed_step(critic, actor, batch.observation)
+                seen = LAYOUT.split(rows[number // 2 * 3 + 2]) if as_in_qdax else batch
+                critic, actor = td3.delayed_step(critic, actor, seen.observation)
         np.testing.assert_allclose(trained_critics.parameters[learner], critic.parameters, atol=1e-5)
         np.testing.assert_allclose(trained_critics.target[learner], critic.target, atol=1e-5)
         np.testing.assert_allclose(trained_actors.parameters[learner], actor.parameters, atol=1e-5)
@@ -139,21 +151,28 @@ def test_training_equals_a_loop_over_its_steps_and_learners_are_independent() ->
         assert float(losses[learner]) == pytest.approx(np.mean(errors), rel=1e-4)
 
 
-def test_gradient_ascent_raises_the_value_of_each_policys_own_critic() -> None:
+def test_gradient_ascent_is_adam_on_the_value_of_each_policy() -> None:
+    """Of three policies at once, in two calls; and of each by itself, step by step."""
     td3 = TD3(LAYOUT, Network((2, 4, 1), head="tanh"), (5,), CONFIG)
-    critics = jax.vmap(td3.init_critics)(jax.random.split(jax.random.key(0), 2))
-    policies = jax.random.normal(jax.random.key(2), (2, td3.actor.parameters))
+    critic = td3.init_critics(jax.random.key(0)).parameters[0]
+    policies = jax.random.normal(jax.random.key(2), (3, td3.actor.parameters))
     rows = random_rows(20, 64)
-    varied = td3.ascend(policies, critics, rows)
-    observation = LAYOUT.split(rows[0]).observation
-    for number in range(2):
-        critic = critics.parameters[number, 0]
+    ascent = td3.ascend(td3.init_ascent(policies), critic, rows[:12])
+    varied = td3.ascend(ascent, critic, rows[12:]).policies
+    adam = optax.adam(CONFIG.policy_learning_rate)
 
-        def value(parameters: Array, critic: Array = critic) -> float:
-            action = td3.actor(parameters, observation)
-            return float(td3.twins.value(critic, observation, action).mean())
+    @jax.jit
+    def loss(parameters: Array, rows: Array) -> Array:
+        observation = LAYOUT.split(rows).observation
+        return -td3.twins.value(critic, observation, td3.actor(parameters, observation)).mean()
 
-        assert value(varied[number]) > value(policies[number]) + 1e-3
+    for start, after in zip(policies, varied, strict=True):
+        parameters, optimizer = start, adam.init(start)
+        for batch in rows:
+            change, optimizer = adam.update(jax.grad(loss)(parameters, batch), optimizer)
+            parameters = optax.apply_updates(parameters, change)
+        np.testing.assert_allclose(after, parameters, atol=1e-4)
+        assert loss(after, rows[0]) < loss(start, rows[0]) - 1e-3
 
 
 def test_td3_learns_to_move_a_point_to_the_middle() -> None:

@@ -27,7 +27,7 @@ from ppga.algorithms.presets import (
     smoke,
 )
 from ppga.archives import SoftArchiveConfig
-from ppga.config import check_positive, common
+from ppga.config import check_positive, check_whole, common
 from ppga.errors import InputError
 from ppga.learners.td3 import TD3Config
 from ppga.problems import Cost, Evaluation, NetworkConfig, OffPolicyProblem
@@ -68,6 +68,7 @@ class CMAMAEGAConfig(AlgorithmConfig):
         sigma0: initial step size of CMA-ES over the gradient coefficients.
         es: estimate of the measures' gradients.
         critic_steps: gradient steps of the critics and their greedy actor per iteration.
+        gradient_batches: batches of transitions that the gradient of the reward is averaged over.
         td3: the learner of the reward's gradient.
     """
 
@@ -80,6 +81,7 @@ class CMAMAEGAConfig(AlgorithmConfig):
     sigma0: float = common(1.0)
     es: ESConfig = field(default_factory=ESConfig)
     critic_steps: int = common(LAPTOP_CRITIC_STEPS)
+    gradient_batches: int = 16
     td3: TD3Config = field(default_factory=lambda: LAPTOP_TD3)
 
     def check(self, measures: int) -> None:
@@ -87,6 +89,7 @@ class CMAMAEGAConfig(AlgorithmConfig):
         super().check(measures)
         check_policies("branches", self.branches, least=3)
         check_positive("sigma0", self.sigma0)
+        check_whole("gradient_batches", self.gradient_batches)
         self.td3.check_steps("critic_steps", self.critic_steps)
 
 
@@ -149,7 +152,9 @@ class CMAMAEGA(EmitterAlgorithm):
             self.problem_state, learned = self.problem.learn(
                 self.problem_state, self.key("learn"), self.config.critic_steps
             )
-            gradient = self.problem.gradient(self.problem_state, 0, theta[0], self.key("gradient"))
+            gradient = self.problem.gradient(
+                self.problem_state, 0, theta[0], self.key("gradient"), self.config.gradient_batches
+            )
         self.count(learned)
         jacobian = np.concatenate([gradient[None], measure_gradients])
         self.tell_gradients(theta, np.nan_to_num(jacobian, posinf=0.0, neginf=0.0))

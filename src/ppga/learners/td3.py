@@ -38,6 +38,10 @@ class TD3Config(ReplayConfig):
         target_noise: standard deviation of the noise on the target policy's actions, which lie in [-1, 1].
         target_noise_clip: largest absolute value of that noise.
         policy_delay: critic steps per step of the actor and of the target networks.
+        delayed_targets: update the critics' target networks together with the actor, as TD3's authors do;
+            after every critic step otherwise, as QDax does.
+        own_actor_batch: draw further transitions for each step of the actor, as QDax does; it gets those of
+            the last critic step otherwise.
         critic_learning_rate: Adam's learning rate of the critics.
         actor_learning_rate: Adam's learning rate of the greedy actors, which are trained with the critics.
         policy_learning_rate: Adam's learning rate of policies that are varied by policy gradients.
@@ -49,6 +53,8 @@ class TD3Config(ReplayConfig):
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
     policy_delay: int = 2
+    delayed_targets: bool = True
+    own_actor_batch: bool = False
     critic_learning_rate: float = 3e-4
     actor_learning_rate: float = 3e-4
     policy_learning_rate: float = 1e-3
@@ -184,6 +190,20 @@ class Actor:
     optimizer: optax.OptState
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ascent:
+    """Policies that are varied by policy gradients.
+
+    Attributes:
+        policies: (n, d).
+        optimizer: state of Adam.
+    """
+
+    policies: Array
+    optimizer: optax.OptState
+
+
 class Twins:
     """Twin critics: two networks that estimate an action's value. Targets use the minimum of both.
 
@@ -220,6 +240,9 @@ class TD3:
         actor: the policies' network; its outputs lie in [-1, 1].
         critic_sizes: units of each hidden layer of the critics.
         config: settings.
+
+    Attributes:
+        group: batches of `policy_delay` critic steps and the step of the actor that follows them.
     """
 
     def __init__(
@@ -227,6 +250,7 @@ class TD3:
     ) -> None:
         self.layout, self.actor, self.config = layout, actor, config
         self.twins = Twins(layout, critic_sizes)
+        self.group = config.policy_delay + config.own_actor_batch
         self._adam = optax.scale_by_adam()
 
     def init_critics(self, key: Array) -> Critics:
@@ -247,7 +271,7 @@ class TD3:
         Args:
             critics: (J, ...).
             actors: (J, ...).
-            rows: (steps, batch, width or more); the number of steps must be a multiple of the policy delay.
+            rows: (batches, batch, width or more); the number of batches must be a multiple of `group`.
             weights: (J, g) weights of the gains in the sum that each learner maximizes.
             keys: (J,) random keys.
 
@@ -255,7 +279,7 @@ class TD3:
             Critics (J, ...), actors (J, ...), and the critics' mean loss (J,).
         """
         delay = self.config.policy_delay
-        groups = rows.reshape(-1, delay, *rows.shape[1:])
+        groups = rows.reshape(-1, self.group, *rows.shape[1:])
 
         def train_one(
             critics: Critics, actor: Actor, weights: Array, key: Array
@@ -283,37 +307,38 @@ class TD3:
         trained: tuple[Critics, Actor, Array] = jax.vmap(train_one)(critics, actors, weights, keys)
         return trained
 
+    def init_ascent(self, policies: Array) -> Ascent:
+        """Policies (n, d) before their first step of gradient ascent."""
+        return Ascent(policies, self._adam.init(policies))
+
     @partial(jax.jit, static_argnums=0)
-    def ascend(self, policies: Array, critics: Critics, rows: Array) -> Array:
-        """Policies (n, d) after gradient ascent, each on the value of its own critics.
+    def ascend(self, ascent: Ascent, critic: Array, rows: Array) -> Ascent:
+        """Policies after some steps of gradient ascent on the value of one critic.
+
+        All policies share the critic and the transitions, so the critic is evaluated in one large product.
 
         Args:
-            policies: (n, d).
-            critics: (n, ...).
-            rows: (steps, batch, width or more), the same for all policies.
+            ascent: n policies.
+            critic: (p,).
+            rows: (steps, batch, width or more).
         """
 
-        def ascend_one(parameters: Array, critics: Critics) -> Array:
-            def step(
-                carry: tuple[Array, optax.OptState], rows: Array
-            ) -> tuple[tuple[Array, optax.OptState], None]:
-                parameters, optimizer = carry
-                gradient = self.gradient(parameters, critics, self.layout.split(rows).observation)
-                change, optimizer = self._adam.update(gradient, optimizer)
-                return (parameters + self.config.policy_learning_rate * change, optimizer), None
+        def step(ascent: Ascent, rows: Array) -> tuple[Ascent, None]:
+            observation = self.layout.split(rows).observation
+            gradient = jax.vmap(self.gradient, (0, None, None))(ascent.policies, critic, observation)
+            change, optimizer = self._adam.update(gradient, ascent.optimizer)
+            return Ascent(ascent.policies + self.config.policy_learning_rate * change, optimizer), None
 
-            (parameters, _), _ = jax.lax.scan(step, (parameters, self._adam.init(parameters)), rows)
-            return parameters
-
-        return jnp.asarray(jax.vmap(ascend_one)(policies, critics))
+        after: Ascent = jax.lax.scan(step, ascent, rows)[0]
+        return after
 
     @partial(jax.jit, static_argnums=0)
-    def gradient(self, parameters: Array, critics: Critics, observation: Array) -> Array:
-        """Gradient (d,) of the first critic's value with respect to a policy (d,) at observations (n, o)."""
+    def gradient(self, parameters: Array, critic: Array, observation: Array) -> Array:
+        """Gradient (d,) of a critic's mean value with respect to a policy (d,) at observations (n, o)."""
 
         def mean_value(parameters: Array) -> Array:
             action = self.actor(parameters, observation)
-            return self.twins.value(critics.parameters[0], observation, action).mean()
+            return self.twins.value(critic, observation, action).mean()
 
         return jnp.asarray(jax.grad(mean_value)(parameters))
 
@@ -335,7 +360,10 @@ class TD3:
     def critic_step(
         self, critics: Critics, actor: Actor, batch: Batch, weights: Array, key: Array
     ) -> tuple[Critics, Array]:
-        """One gradient step of both critics, not of their targets; also returns the loss before the step."""
+        """One gradient step of both critics; also returns the loss before the step.
+
+        Their target networks follow only if they are not delayed.
+        """
         target = self.td_target(critics, actor, batch, weights, key)
 
         def loss(parameters: Array) -> Array:
@@ -345,18 +373,24 @@ class TD3:
         error, gradient = jax.value_and_grad(loss)(critics.parameters)
         change, optimizer = self._adam.update(gradient, critics.optimizer)
         parameters = critics.parameters - self.config.critic_learning_rate * change
-        after = Critics(parameters, critics.target, optimizer)
-        return if_finite(gradient, after, critics), error
+        after = if_finite(gradient, Critics(parameters, critics.target, optimizer), critics)
+        return after if self.config.delayed_targets else self.follow(after), error
+
+    def follow(self, critics: Critics) -> Critics:
+        """Critics whose target networks have moved toward them."""
+        tau = self.config.tau
+        target = (1 - tau) * critics.target + tau * critics.parameters
+        return Critics(critics.parameters, target, critics.optimizer)
 
     def delayed_step(self, critics: Critics, actor: Actor, observation: Array) -> tuple[Critics, Actor]:
-        """One gradient step of the actor at observations (n, o), and one update of all target networks."""
-        gradient = self.gradient(actor.parameters, critics, observation)
+        """One gradient step of the actor at observations (n, o), and of the delayed target networks."""
+        gradient = self.gradient(actor.parameters, critics.parameters[0], observation)
         change, optimizer = self._adam.update(gradient, actor.optimizer)
         parameters = actor.parameters + self.config.actor_learning_rate * change
         tau = self.config.tau
-        target = (1 - tau) * critics.target + tau * critics.parameters
         after = Actor(parameters, (1 - tau) * actor.target + tau * parameters, optimizer)
-        return Critics(critics.parameters, target, critics.optimizer), if_finite(gradient, after, actor)
+        followed = self.follow(critics) if self.config.delayed_targets else critics
+        return followed, if_finite(gradient, after, actor)
 
 
 def if_finite(gradient: Array, new: Any, old: Any) -> Any:

@@ -20,10 +20,8 @@ from ppga.rollouts.executor import Executor
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
-GRADIENT_BATCHES = 16
-"""Batches that a single gradient is averaged over."""
-MAX_SAMPLE_SIZE = 2**26
-"""Numbers that are sampled from the replay buffer at a time."""
+MAX_SAMPLE_SIZE = 2**22
+"""Numbers that are sampled from the replay buffer at a time, unless one group of batches has more."""
 LARGEST_RECORDING = 2**27
 """Bytes of transitions that an evaluation holds at a time, unless those of a single policy need more."""
 
@@ -102,46 +100,75 @@ class OffPolicyProblem(PolicyProblem):
         self, state: Any, critics: Critics, actors: Actor, weights: Array, key: Array, steps: int
     ) -> tuple[Critics, Actor, LearningReport]:
         """Train critics and actors (J, ...) for weights (J, k+1 or more) by some gradient steps."""
-        total = np.zeros(len(weights))
+        losses: list[Array] = []
         sample_key, noise_key = jax.random.split(key)
-        for number, rows in enumerate(self.samples(state, sample_key, steps)):
+        group = self.td3.group
+        batches = steps // self.td3.config.policy_delay * group
+        for number, rows in enumerate(self.samples(state, sample_key, batches, group)):
+            if losses:  # these rows were sampled while the critics learned from those before
+                losses[-1].block_until_ready()
             keys = jax.random.split(jax.random.fold_in(noise_key, number), len(weights))
             critics, actors, loss = self.td3.train(critics, actors, rows, weights, keys)
-            total += len(rows) * np.asarray(loss)
+            losses.append(loss)
             self.progress()
-        return critics, actors, critic_report(total / steps, buffer_size=len(self.replay))
+        return critics, actors, critic_report(np.mean(losses, axis=0), buffer_size=len(self.replay))
 
     def policy_gradient_steps(
         self, state: OffPolicyState, policies: NumpyArray, critics: NumpyArray, key: Array, steps: int
     ) -> NumpyArray:
-        """Policies (n, d) after some gradient steps, each on the critics with its number (n,)."""
-        chosen: Critics = jax.tree.map(lambda leaf: leaf[jnp.asarray(critics)], state.critics)
+        """Policies (n, d) after some gradient steps, each on the critics with its number (n,).
+
+        All policies share their transitions.
+        """
+        places = [np.flatnonzero(critics == number) for number in range(len(self.weights))]
+        most = max(map(len, places))
+        if not most:
+            return policies
+        # copies make the numbers of policies equal, so that one program varies those of each critic
+        parents = [policies[np.resize(own if len(own) else 0, most)] for own in places]
+        ascents = [self.td3.init_ascent(jnp.asarray(own)) for own in parents]
+        first = state.critics.parameters[:, 0]  # (J, p), of each pair of critics
         for rows in self.samples(state, key, steps):
-            policies = np.asarray(self.td3.ascend(jnp.asarray(policies), chosen, rows))
+            ascents = [
+                self.td3.ascend(ascent, critic, rows) for ascent, critic in zip(ascents, first, strict=True)
+            ]
             self.progress()
-        return policies
+        varied = np.empty_like(policies)
+        for own, ascent in zip(places, ascents, strict=True):
+            varied[own] = ascent.policies[: len(own)]
+        return varied
 
     def greedy(self, state: OffPolicyState) -> NumpyArray:
         """Parameters (J, d) of the greedy actors."""
         return np.asarray(state.actors.parameters)
 
-    def gradient(self, state: OffPolicyState, number: int, solution: NumpyArray, key: Array) -> NumpyArray:
-        """Gradient (d,) of a critic's value with respect to a policy (d,), over a large sample."""
-        critics: Critics = jax.tree.map(lambda leaf: leaf[number], state.critics)
-        (rows,) = self.samples(state, key, 1, GRADIENT_BATCHES * self.td3.config.batch_size)
-        observation = self.layout.split(rows[0]).observation
-        return np.asarray(self.td3.gradient(jnp.asarray(solution), critics, observation))
+    def gradient(
+        self, state: OffPolicyState, number: int, solution: NumpyArray, key: Array, batches: int
+    ) -> NumpyArray:
+        """Gradient (d,) of a critic's value with respect to a policy (d,), mean over some batches."""
+        parameters, critic = jnp.asarray(solution), state.critics.parameters[number, 0]
+        gradients = []
+        for rows in self.samples(state, key, batches):
+            observation = self.layout.split(rows.reshape(-1, rows.shape[-1])).observation
+            gradients.append(np.asarray(self.td3.gradient(parameters, critic, observation)))
+        return np.asarray(np.mean(gradients, axis=0))
 
     # Replay buffer.
 
-    def samples(self, state: Any, key: Array, steps: int, batch: int | None = None) -> Iterator[Array]:
-        """Transitions for some gradient steps, normalized, in chunks (steps, batch, width or more)."""
-        rng = draws_of(key)
-        batch = batch or self.td3.config.batch_size
-        delay = self.td3.config.policy_delay
-        most = max(delay, MAX_SAMPLE_SIZE // (batch * self.layout.width) // delay * delay)
-        for first in range(0, steps, most):
-            rows = self.replay.sample(rng, (min(most, steps - first), batch))
+    def samples(self, state: Any, key: Array, batches: int, group: int = 1) -> Iterator[Array]:
+        """Some batches of transitions, normalized, in chunks (batches, batch, width or more) of equal size.
+
+        Args:
+            state: the problem's state.
+            key: random key.
+            batches: number of batches, a multiple of `group`.
+            group: batches that stay in one chunk.
+        """
+        rng, batch = draws_of(key), self.td3.config.batch_size
+        groups, most = batches // group, MAX_SAMPLE_SIZE // (group * batch * self.layout.width)
+        chunk = next(size for size in range(max(1, min(groups, most)), 0, -1) if groups % size == 0)
+        for _ in range(groups // chunk):
+            rows = self.replay.sample(rng, (chunk * group, batch))
             yield self.layout.normalize(jnp.asarray(self.with_extra_gains(rows, rng)), state.normalizer)
 
     def with_extra_gains(self, rows: NumpyArray, rng: np.random.Generator) -> NumpyArray:  # noqa: ARG002

@@ -20,7 +20,7 @@ from ppga.problems.off_policy import OffPolicyProblem
 from ppga.storage import NumpyArray
 
 SCALE_SAMPLE = 4096
-"""Transitions from which the standard deviation of each objective is estimated."""
+"""Transitions from which the standard deviation of each objective is estimated, at least."""
 
 
 @jax.tree_util.register_dataclass
@@ -93,8 +93,9 @@ class TD3SearchProblem(OffPolicyProblem):
 
     def _stds(self, state: TD3SearchState, key: Array) -> NumpyArray:
         """Standard deviation (k+1,) of reward and measure proxies; infinite for those that hardly vary."""
-        (rows,) = self.samples(state, key, 1, SCALE_SAMPLE)
-        std = np.asarray(self.layout.split(rows[0]).gains).std(axis=0)
+        batches = -(-SCALE_SAMPLE // self.td3.config.batch_size)
+        gains = [np.asarray(self.layout.split(rows).gains) for rows in self.samples(state, key, batches)]
+        std = np.concatenate(gains).std(axis=(0, 1))
         return np.where(std > 1e-3, std, np.inf)
 
     def scale_exploration_noise(

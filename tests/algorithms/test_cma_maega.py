@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ppga.algorithms.cma_maega import CMAMAEGA, CMAMAEGAConfig, ESConfig, mirrored_noise
 from ppga.archives import ArchiveConfig, EliteArchive, SoftArchiveConfig
@@ -39,8 +40,9 @@ class LearnedSphere(Sphere):
         return np.full((1, self.solution_size), OPTIMUM, np.float32)
 
 
-def test_samples_and_the_greedy_actor_enter_both_archives() -> None:
-    """All evaluated policies are added; the emitter ranks its branches only."""
+@pytest.mark.parametrize("insert", [True, False])
+def test_samples_and_the_greedy_actor_enter_both_archives(insert: bool) -> None:
+    """All evaluated policies are added, but samples only if so configured; the emitter ranks its branches."""
     problem = LearnedSphere()
     elites = EliteArchive(20, (400, 400), problem.measure_ranges, {}, 0.0, ArchiveConfig())
     config = CMAMAEGAConfig(
@@ -49,7 +51,7 @@ def test_samples_and_the_greedy_actor_enter_both_archives() -> None:
         archive=SoftArchiveConfig(alpha=0.5, threshold_min=0.0),
         branches=6,
         sigma0=1.0,
-        es=ESConfig(samples=8, sigma=2.0),
+        es=ESConfig(samples=8, sigma=2.0, insert=insert),
     )
     algorithm = CMAMAEGA(problem, config, elites)
     algorithm.start()
@@ -58,12 +60,13 @@ def test_samples_and_the_greedy_actor_enter_both_archives() -> None:
     assert record["evaluations"] == evaluated
     assert [emitter.batch_size for emitter in algorithm.emitters] == [5]
     # cells are so small that no two policies share one
-    assert record["new_elites"] == record["elites"] == record["soft_entries"] == evaluated
+    entered = evaluated if insert else evaluated - 8
+    assert record["new_elites"] == record["elites"] == record["soft_entries"] == entered
     noise = mirrored_noise(algorithm.generator("samples"), 8, 20)
     for solutions in (elites.elites()["solution"], algorithm.soft.state()["solution"]):
-        assert len(solutions) == evaluated
+        assert len(solutions) == entered
         assert (solutions == np.float32(OPTIMUM)).all(axis=1).sum() == 1
         distances = np.linalg.norm(solutions[:, None] - solutions[None], axis=-1)
         for sample, mirrored in zip(noise[:4], noise[4:], strict=True):
             distance = 2 * np.linalg.norm(sample - mirrored)
-            assert np.isclose(distances, distance, rtol=1e-4).any(), "a mirrored pair"
+            assert np.isclose(distances, distance, rtol=1e-4).any() == insert, "a mirrored pair"

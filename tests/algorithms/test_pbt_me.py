@@ -11,6 +11,8 @@ from ppga.algorithms.pbt_me import PBTME
 from ppga.archives import ArchiveConfig, EliteArchive
 from ppga.runs.build import make_algorithm
 
+from helpers.settings import slider
+
 
 @pytest.fixture(scope="module")
 def algorithm() -> PBTME:
@@ -53,6 +55,9 @@ def test_the_worst_agents_are_replaced_by_the_best_ones_and_by_elites(algorithm:
     archive.add(np.asarray(elite.actor), np.ones(1), np.full((1, 2), 0.5), **fields)
     exchanging.exchange(np.array([5.0, 9.0, 1.0, 4.0, 3.0, 2.0, 6.0, 7.0, 8.0, -np.inf]))
     after = exchanging.problem_state.agents
+    owners = np.arange(10)
+    owners[[2, 9]] = 1, 1
+    assert (np.asarray(exchanging.problem_state.owners) == owners).all(), "experience moves with its agent"
     for worst in (2, 9):
         np.testing.assert_array_equal(after.actor[worst], agents.actor[1])
         np.testing.assert_array_equal(after.critics[worst], agents.critics[1])
@@ -63,3 +68,60 @@ def test_the_worst_agents_are_replaced_by_the_best_ones_and_by_elites(algorithm:
         np.testing.assert_array_equal(after.critics[number], elite.critics[0])
     unchanged = [number for number in range(10) if (after.actor[number] == agents.actor[number]).all()]
     assert unchanged == [1, 6, 7, 8]
+
+
+def test_copies_learn_from_the_experience_of_the_best_agents() -> None:
+    """Replay buffers move with their agents: against copies of the experience itself, in three iterations."""
+    preset, _ = ppga.preset("smoke", slider(), "pbt-me-sac")
+    config = preset.replace(**{"sac.buffer_size": 100, "confirm": None})
+    algorithm = make_algorithm(slider(), config)
+    assert isinstance(algorithm, PBTME)
+    problem = algorithm.problem
+    problem.open(None)
+    algorithm.start()
+    state, size = algorithm.problem_state, config.population  # type: ignore[attr-defined]
+    experience: list[list[bytes]] = [[] for _ in range(size)]
+    exchanges = [(np.array([0]), np.array([2])), (np.array([1, 2]), np.array([0, 0])), (np.array([0]), None)]
+    for number, (replaced, parents) in enumerate(exchanges):
+        written = problem.replay.written
+        state, _ = problem.learn(state, jax.random.key(number))
+        new = problem.replay.at(np.arange(written, problem.replay.written))
+        for agent in range(size):
+            experience[agent] += [row.tobytes() for row in new[:, agent]]
+        buffers = [set(own[-100:]) for own in experience]
+        normalized = np.asarray(problem._sample(state, np.random.default_rng(number), 300))
+        for agent in range(size):
+            drawn = {row.tobytes() for row in normalized[agent].reshape(-1, normalized.shape[-1])}
+            assert drawn == buffers[agent]
+        agents = jax.tree.map(lambda leaf, replaced=replaced: leaf[replaced], state.agents)
+        state = problem.with_agents(state, replaced, agents, parents)
+        if parents is not None:
+            inherited = [list(experience[parent]) for parent in parents]
+            for agent, own in zip(replaced, inherited, strict=True):
+                experience[agent] = own
+
+
+def test_iso_line_varies_policies_critics_and_temperatures(algorithm: PBTME) -> None:
+    agents = algorithm.problem_state.agents
+    both = algorithm.with_varied_elites(agents)
+    elites = algorithm.elites.elites()
+    fields = {"actor": "solution", "critics": "critics", "log_temperature": "log_temperature"}
+    for name, field in fields.items():
+        children = np.asarray(getattr(both, name)[10:]).reshape(6, -1)
+        parents = elites[field].reshape(len(elites["index"]), -1)
+        assert (children[:, None] != parents[None]).any(axis=-1).all(), "each differs from all elites"
+
+
+def test_an_iteration_can_begin_with_fresh_optimizers() -> None:
+    preset, _ = ppga.preset("smoke", slider(), "pbt-me-sac")
+    counts = []
+    for fresh in (True, False):
+        algorithm = make_algorithm(slider(), preset.replace(**{"sac.fresh_optimizers": fresh}))
+        assert isinstance(algorithm, PBTME)
+        algorithm.problem.open(None)
+        algorithm.start()
+        state = algorithm.problem_state
+        for number in range(2):
+            state, _ = algorithm.problem.learn(state, jax.random.key(number))
+        counts.append(np.asarray(state.agents.optimizers[0].count).max())
+    assert counts[1] == 2 * counts[0] > 0

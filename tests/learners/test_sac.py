@@ -70,6 +70,18 @@ def test_td_targets_equal_their_equation_and_the_temperature_follows_the_entropy
     np.testing.assert_allclose(stepped.target, 0.75 * agent.target + 0.25 * stepped.critics, rtol=1e-5)
 
 
+@pytest.mark.parametrize("uniform", [True, False])
+def test_hyperparameters_are_spread_over_their_ranges(uniform: bool) -> None:
+    """The share of draws below the middle of a range, on the scale of the draws, is a half."""
+    config = SACConfig(learning_rates=(1e-4, 1e-2), gammas=(0.9, 0.99), reward_scales=(0.5, 2.0))
+    sac = SAC(LAYOUT, (4,), (4,), replace(config, uniform=uniform))
+    draws = np.asarray(jax.vmap(sac.draw_hyper)(jax.random.split(jax.random.key(1), 2000)))
+    pairs = [config.learning_rates] * 3 + [config.gammas, config.reward_scales]
+    for number, (low, high) in enumerate(pairs):
+        middle = (low + high) / 2 if uniform or number == 3 else np.sqrt(low * high)
+        assert (draws[:, number] < middle).mean() == pytest.approx(0.5, abs=0.05)
+
+
 def test_hyperparameters_lie_in_their_ranges() -> None:
     config = SACConfig(learning_rates=(1e-4, 1e-2), gammas=(0.9, 0.99), reward_scales=(0.5, 2.0))
     sac = SAC(LAYOUT, (4,), (4,), config)

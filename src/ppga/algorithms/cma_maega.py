@@ -14,13 +14,11 @@ from scipy.stats import rankdata
 from ppga.algorithms.base import AlgorithmConfig, check_policies, most_episodes
 from ppga.algorithms.emitters import EmitterAlgorithm, emitter_seed
 from ppga.algorithms.presets import (
-    CMA_MAE_ARCHIVE,
     CMA_MAE_THRESHOLDS,
     EVALUATIONS,
     HALFCHEETAH_THRESHOLD,
     LAPTOP_CRITIC_STEPS,
     LAPTOP_TD3,
-    PAPER_CRITIC_STEPS,
     SHORT_CONFIRMATION,
     SMOKE_TD3,
     Preset,
@@ -44,10 +42,12 @@ class ESConfig:
     Attributes:
         samples: policies around the search policy, in mirrored pairs.
         sigma: standard deviation of their parameters.
+        insert: add these policies to the archives.
     """
 
     samples: int = common(32)
     sigma: float = 0.02
+    insert: bool = True
 
     def check(self) -> None:
         """Raise an InputError for values that cannot work."""
@@ -142,9 +142,11 @@ class CMAMAEGA(EmitterAlgorithm):
         noise = mirrored_noise(self.generator("samples"), self.config.es.samples, theta.shape[1])
         samples = (theta + self.config.es.sigma * noise).astype(np.float32)
         around = self.evaluate(samples, "evaluate samples")
-        with self.timed("archive"):
-            sampled = self.soft.add(samples, around.objective, around.measures)
-        new_elites = self.add_elites(samples, around, "confirm samples")
+        new_elites = entries = 0
+        if self.config.es.insert:
+            with self.timed("archive"):
+                entries = self.soft.add(samples, around.objective, around.measures).entered.sum()
+            new_elites = self.add_elites(samples, around, "confirm samples")
         measure_gradients = self.measure_gradients(noise, around)  # (k, d)
 
         # Estimate the gradient of the reward by TD3, and branch.
@@ -172,7 +174,7 @@ class CMAMAEGA(EmitterAlgorithm):
             self.tell(solutions[2:], scores.rows(slice(2, None)), added)
         return {
             "new_elites": new_elites,
-            "soft_entries": int(sum(addition.entered.sum() for addition in (sampled, own, added))),
+            "soft_entries": int(entries + own.entered.sum() + added.entered.sum()),
             "search_objective": float(scores.objective[0]),
             "search_measures": scores.measures[0].tolist(),
             "greedy_objective": float(scores.objective[1]),
@@ -208,11 +210,12 @@ LAPTOP = Preset(CMAMAEGAConfig(), tasks={"halfcheetah": HALFCHEETAH_THRESHOLD})
 PAPER = Preset(
     CMAMAEGAConfig(
         confirm=None,
-        archive=CMA_MAE_ARCHIVE,
+        archive=SoftArchiveConfig(alpha=0.01, threshold_min=0.0),
         network=NetworkConfig(critic=(256, 256)),
-        branches=100,
-        es=ESConfig(samples=200),
-        critic_steps=PAPER_CRITIC_STEPS,
+        branches=99,
+        es=ESConfig(samples=100, insert=False),
+        critic_steps=600,
+        gradient_batches=256,
         td3=TD3Config(),
     ),
     EVALUATIONS,

@@ -35,9 +35,11 @@ class EmitterAlgorithm(Algorithm):
     def start(self, elites: Mapping[str, NumpyArray] | None = None) -> None:
         """Start at random solutions."""
         super().start(elites)
-        self.emitters = self.make_emitters(
-            self.problem.random(self.key("first solutions"), self.emitter_count)
-        )
+        self.emitters = self.make_emitters(self.first_solutions())
+
+    def first_solutions(self) -> NumpyArray:
+        """Solutions (m, d) that the emitters start at, random ones."""
+        return np.asarray(self.problem.random(self.key("first solutions"), self.emitter_count))
 
     def tell(self, solutions: NumpyArray, scores: Evaluation, added: SoftAddition) -> None:
         """Tell every emitter the results of its solutions.

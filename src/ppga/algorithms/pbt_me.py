@@ -131,27 +131,27 @@ class PBTME(MAPElites):
         }
 
     def with_varied_elites(self, agents: Agent) -> Agent:
-        """The population, followed by elites whose policies and critics are varied by iso+line."""
+        """The population, and elites whose policies, critics and temperatures are varied by iso+line."""
         n = self.config.batch_size - len(agents.actor)
         if self.elites.empty or n <= 0:
             return agents
         first, second = (self.sample(n, stream) for stream in ("first parents", "second parents"))
-        parents = np.stack(
-            [
-                np.concatenate([parent["solution"], parent["critics"].reshape(n, -1)], axis=1)
-                for parent in (first, second)
-            ]
-        )
-        varied = self.vary(parents)
+        names = ("solution", "critics", "log_temperature")
+        parents = [
+            np.concatenate([parent[name].reshape(n, -1) for name in names], axis=1)
+            for parent in (first, second)
+        ]
+        varied = self.vary(np.stack(parents))
         d = self.problem.solution_size
-        critics = varied[:, d:].reshape(first["critics"].shape)
-        children = self.new_agents(varied[:, :d], critics, first["log_temperature"], first["hyper"])
+        critics = varied[:, d:-1].reshape(first["critics"].shape)
+        children = self.new_agents(varied[:, :d], critics, varied[:, -1], first["hyper"])
         return _concatenated(agents, children)
 
     def exchange(self, fitness: NumpyArray) -> None:
         """Replace the worst agents by copies of the best ones, and the next worst by elites.
 
-        All replaced agents get new hyperparameters.
+        Copies take over the experience of the best ones; elites get that of the agents that they replace. All
+        replaced agents get new hyperparameters.
 
         Args:
             fitness: (P,) objectives of the agents in the population.
@@ -162,11 +162,11 @@ class PBTME(MAPElites):
         best = max(1, round(config.best_share * count))
         losers = order[count - worst :]
         if len(losers):
-            chosen = jnp.asarray(order[np.arange(len(losers)) % best])
+            chosen = order[np.arange(len(losers)) % best]
             agents: Agent = jax.tree.map(lambda leaf: leaf[chosen], self.problem_state.agents)
             hyper = self._new_hyper("worst", len(losers))
             copies = self.new_agents(agents.actor, agents.critics, agents.log_temperature, hyper)
-            self.problem_state = problem.with_agents(self.problem_state, losers, copies)
+            self.problem_state = problem.with_agents(self.problem_state, losers, copies, chosen)
         replaced = order[max(best, count - worst - archive) : count - worst]
         if len(replaced) and not self.elites.empty:
             elites = self.sample(len(replaced), "replacements")
@@ -201,7 +201,9 @@ PAPER = Preset(
         best_share=0.1,
         worst_share=0.2,
         archive_share=0.4,
-        sac=SACConfig(),
+        sac=SACConfig(
+            environments=250, steps=40, chunk=1, target_entropy=0.5, fresh_optimizers=True, uniform=True
+        ),
     ),
     EVALUATIONS,
 )

@@ -12,7 +12,6 @@ from ppga.algorithms.presets import (
     EVALUATIONS,
     LAPTOP_CRITIC_STEPS,
     LAPTOP_TD3,
-    PAPER_CRITIC_STEPS,
     SMOKE_TD3,
     Preset,
     smoke,
@@ -113,8 +112,8 @@ PAPER = Preset(
         confirm=None,
         network=NetworkConfig(critic=(256, 256)),
         batch_size=100,
-        critic_steps=PAPER_CRITIC_STEPS,
-        td3=TD3Config(),
+        critic_steps=300,
+        td3=TD3Config(delayed_targets=False, own_actor_batch=True),
     ),
     EVALUATIONS,
 )

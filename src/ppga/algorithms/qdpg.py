@@ -11,7 +11,7 @@ from ppga.algorithms.base import most_episodes
 from ppga.algorithms.pga_me import PGAME, PGAMEConfig
 from ppga.algorithms.presets import Preset, smoke
 from ppga.config import common
-from ppga.problems.novelty import NoveltyProblem
+from ppga.problems.novelty import Novelty, NoveltyProblem
 from ppga.rollouts import Executor
 from ppga.tasks import Environment
 
@@ -23,11 +23,15 @@ class QDPGConfig(PGAMEConfig):
     Attributes:
         gradient_share: fraction of the offspring made by policy gradients, half of them for quality and half
             for diversity, the two greedy actors included; iso+line makes the rest.
+        novelty: what the second critic learns: steps (mean distance of a step's measure proxies to those of
+            recorded steps) or archive (mean squared distance to the nearest entries of a novelty archive, as
+            in QDax).
     """
 
     algorithm: ClassVar[str] = "qdpg"
 
     gradient_share: float = common(0.67)
+    novelty: Novelty = "steps"
 
 
 class QDPG(PGAME):
@@ -42,7 +46,16 @@ class QDPG(PGAME):
         """One learner maximizes the reward, another one the novelty of steps."""
         weights = np.eye(2 + len(task.measure_names))[[0, -1]]
         episodes = most_episodes(config, config.batch_size)
-        return NoveltyProblem(task, config.td3, config.network, episodes, weights, executor, progress)
+        return NoveltyProblem(
+            task,
+            config.td3,
+            config.network,
+            episodes,
+            weights,
+            executor,
+            progress,
+            novelty=config.novelty,
+        )
 
 
 def _config(preset: Preset) -> Preset:
@@ -51,9 +64,9 @@ def _config(preset: Preset) -> Preset:
     return replace(preset, config=QDPGConfig(**settings))
 
 
-LAPTOP = _config(pga_me.LAPTOP)
+LAPTOP, PAPER = _config(pga_me.LAPTOP), _config(pga_me.PAPER)
 PRESETS = {
     "laptop": LAPTOP,
-    "paper": _config(pga_me.PAPER),
+    "paper": replace(PAPER, config=PAPER.config.replace(novelty="archive")),
     "smoke": smoke(LAPTOP, pga_me.SMOKE),
 }

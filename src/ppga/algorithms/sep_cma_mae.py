@@ -10,7 +10,6 @@ from ribs.emitters import EvolutionStrategyEmitter
 from ppga.algorithms.base import AlgorithmConfig, check_policies
 from ppga.algorithms.emitters import EmitterAlgorithm, emitter_seed
 from ppga.algorithms.presets import (
-    CMA_MAE_ARCHIVE,
     CMA_MAE_THRESHOLDS,
     EVALUATIONS,
     HALFCHEETAH_THRESHOLD,
@@ -37,6 +36,7 @@ class SepCMAMAEConfig(AlgorithmConfig):
         batch_size: new policies in each iteration, over all emitters.
         emitters: number of emitters, each with its own separable CMA-ES.
         sigma0: initial step size of CMA-ES.
+        same_start: begin with one random policy for all emitters; with one for each otherwise.
     """
 
     algorithm: ClassVar[str] = "sep-cma-mae"
@@ -46,6 +46,7 @@ class SepCMAMAEConfig(AlgorithmConfig):
     batch_size: int = common(64)
     emitters: int = common(2)
     sigma0: float = common(0.02)
+    same_start: bool = False
 
     def check(self, measures: int) -> None:
         """Raise an InputError for settings that cannot work for a task with that many measures."""
@@ -86,6 +87,11 @@ class SepCMAMAE(EmitterAlgorithm):
         """Number of emitters."""
         return self.config.emitters
 
+    def first_solutions(self) -> NumpyArray:
+        """Solutions (m, d) that the emitters start at."""
+        solutions = super().first_solutions()
+        return np.repeat(solutions[:1], len(solutions), axis=0) if self.config.same_start else solutions
+
     def make_emitters(self, x0: NumpyArray) -> list[Any]:
         """New emitters, one for each of the initial solutions (m, d)."""
         config = self.config
@@ -125,9 +131,10 @@ LAPTOP = Preset(SepCMAMAEConfig(), tasks={"halfcheetah": HALFCHEETAH_THRESHOLD})
 PAPER = Preset(
     SepCMAMAEConfig(
         confirm=None,
-        archive=CMA_MAE_ARCHIVE,
+        archive=SoftArchiveConfig(alpha=0.001, threshold_min=0.0),
         batch_size=200,
         emitters=5,
+        same_start=True,
     ),
     EVALUATIONS,
     tasks=CMA_MAE_THRESHOLDS,

@@ -21,6 +21,8 @@ from ppga.storage import KEPT_CHECKPOINTS, NumpyArray, replacing, sync
 NAME = "replay.bin"
 LARGEST_SHARE = 0.9
 """Largest share of the free memory, and of the free disk space, that the rows may take."""
+MAX_SAMPLE_SIZE = 2**22
+"""Numbers that learners sample at a time, unless what belongs together has more."""
 HEAD = 512
 """Bytes before the first row; they hold the number of rows written since the run began."""
 
@@ -28,6 +30,11 @@ HEAD = 512
 def draws_of(key: Any) -> np.random.Generator:
     """NumPy's random generator seeded with a key of JAX."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+
+
+def equal_share(total: int, most: int) -> int:
+    """The largest share of `total` that is at most `most`, if all shares are equal; at least 1."""
+    return next(share for share in range(max(1, min(total, most)), 0, -1) if total % share == 0)
 
 
 @dataclass(frozen=True)
@@ -148,10 +155,10 @@ class Replay:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
         """Rows (*shape, ...) drawn uniformly, with replacement, from the buffer."""
-        return np.asarray(self._store()[self.places(rng, shape)])
+        return self.at(self.draw(rng, shape))
 
-    def places(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
-        """Places (*shape,) in the ring of rows drawn uniformly, with replacement; see `at`.
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NumpyArray:
+        """Numbers (*shape,) of rows of the buffer, drawn uniformly, with replacement; see `at`.
 
         Raises:
             InputError: the buffer is empty.
@@ -159,16 +166,16 @@ class Replay:
         if not len(self):
             raise InputError("the replay buffer is empty.")
         ages = rng.integers(1, len(self) + 1, shape)
-        return np.asarray((self.written - ages) % self.room)
+        return np.asarray(self.written - ages)
 
-    def at(self, places: NumpyArray, *columns: NumpyArray) -> NumpyArray:
+    def at(self, numbers: NumpyArray, *columns: NumpyArray) -> NumpyArray:
         """Rows of the buffer, copied.
 
         Args:
-            places: (n, ...) places in the ring.
+            numbers: (n, ...) numbers of rows, counted since the run began.
             *columns: indices along further axes, as in NumPy's indexing; complete rows without them.
         """
-        return np.asarray(self._store()[(places, *columns)])
+        return np.asarray(self._store()[(numbers % self.room, *columns)])
 
     @property
     def due(self) -> bool:

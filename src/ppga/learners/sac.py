@@ -42,9 +42,13 @@ class SACConfig(ReplayConfig):
         batch_size: transitions of a gradient step.
         buffer_size: transitions in each agent's replay buffer; the oldest ones are overwritten.
         tau: Polyak coefficient of the target critics.
-        learning_rates: range of Adam's learning rates, which are drawn log-uniformly for each agent.
+        target_entropy: the temperature seeks an entropy of minus this number per action.
+        fresh_optimizers: begin every iteration with new states of Adam, and target critics equal to the
+            critics, as QDax does.
+        uniform: draw learning rates and reward scales uniformly, as QDax does; log-uniformly otherwise.
+        learning_rates: range of Adam's learning rates, which are drawn for each agent.
         gammas: range of the discount factors, which are drawn uniformly for each agent.
-        reward_scales: range of the factors of the reward, which are drawn log-uniformly for each agent.
+        reward_scales: range of the factors of the reward, which are drawn for each agent.
     """
 
     environments: int = 1
@@ -54,6 +58,9 @@ class SACConfig(ReplayConfig):
     batch_size: int = 256
     buffer_size: int = 100_000
     tau: float = 0.005
+    target_entropy: float = 1.0
+    fresh_optimizers: bool = False
+    uniform: bool = False
     learning_rates: tuple[float, float] = (3e-5, 3e-3)
     gammas: tuple[float, float] = (0.9, 1.0)
     reward_scales: tuple[float, float] = (0.1, 10.0)
@@ -73,6 +80,7 @@ class SACConfig(ReplayConfig):
                 f"({self.chunk} steps x {self.environments} environments), got {self.updates_per_step}."
             )
         check_range("sac.tau", self.tau, high=1.0)
+        check_range("sac.target_entropy", self.target_entropy)
         for name in ("learning_rates", "gammas", "reward_scales"):
             pair = getattr(self, name)
             if not (len(pair) == 2 and 0 < pair[0] <= pair[1] < math.inf):
@@ -147,11 +155,14 @@ class SAC:
     def draw_hyper(self, key: Array) -> Array:
         """Random hyperparameters (5,), within the ranges of the settings."""
         config = self.config
-        low = jnp.log(jnp.array([config.learning_rates[0]] * 3 + [1.0, config.reward_scales[0]]))
-        high = jnp.log(jnp.array([config.learning_rates[1]] * 3 + [1.0, config.reward_scales[1]]))
+        ranges = [config.learning_rates] * 3 + [config.gammas, config.reward_scales]
+        low, high = jnp.array(ranges).T
         share = jax.random.uniform(key, (len(HYPERPARAMETERS),))
-        gamma = config.gammas[0] + share[3] * (config.gammas[1] - config.gammas[0])
-        return jnp.exp(low + share * (high - low)).at[3].set(gamma)
+        uniform = low + share * (high - low)
+        if config.uniform:
+            return jnp.asarray(uniform)
+        # discount factors are always uniform
+        return jnp.asarray((low * (high / low) ** share).at[3].set(uniform[3]))
 
     def act(self, actor: Array, observation: Array, key: Array) -> tuple[Array, Array]:
         """Sampled actions (n, a) of a policy (d,) at observations (n, o), and their log densities (n,)."""
@@ -214,7 +225,7 @@ class SAC:
 
         error, critic_gradient = jax.value_and_grad(critic_loss)(agent.critics)
         actor_gradient, density = jax.grad(actor_loss, has_aux=True)(agent.actor)
-        target_entropy = -float(self.layout.action)
+        target_entropy = -self.config.target_entropy * self.layout.action
         temperature_gradient = -(density + target_entropy).mean()
         parameters, optimizers = [], []
         for value, gradient, optimizer, learning_rate in zip(

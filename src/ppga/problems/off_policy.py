@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ppga.learners.replay import Replay, draws_of
+from ppga.learners.replay import MAX_SAMPLE_SIZE, Replay, draws_of, equal_share
 from ppga.learners.td3 import TD3, Actor, Critics, Layout, TD3Config
 from ppga.physics import Array
 from ppga.policies.normalizer import NormalizerState
@@ -20,8 +20,6 @@ from ppga.rollouts.executor import Executor
 from ppga.storage import NumpyArray
 from ppga.tasks import Environment
 
-MAX_SAMPLE_SIZE = 2**22
-"""Numbers that are sampled from the replay buffer at a time, unless one group of batches has more."""
 LARGEST_RECORDING = 2**27
 """Bytes of transitions that an evaluation holds at a time, unless those of a single policy need more."""
 
@@ -165,8 +163,8 @@ class OffPolicyProblem(PolicyProblem):
             group: batches that stay in one chunk.
         """
         rng, batch = draws_of(key), self.td3.config.batch_size
-        groups, most = batches // group, MAX_SAMPLE_SIZE // (group * batch * self.layout.width)
-        chunk = next(size for size in range(max(1, min(groups, most)), 0, -1) if groups % size == 0)
+        groups = batches // group
+        chunk = equal_share(groups, MAX_SAMPLE_SIZE // (group * batch * self.layout.width))
         for _ in range(groups // chunk):
             rows = self.replay.sample(rng, (chunk * group, batch))
             yield self.layout.normalize(jnp.asarray(self.with_extra_gains(rows, rng)), state.normalizer)
@@ -198,7 +196,11 @@ class OffPolicyProblem(PolicyProblem):
                 group, jax.random.fold_in(key, number), active[rows] & (places < n)
             )
             assert transitions is not None
-            self.replay.add(self.layout.rows(transitions))
+            self.record(self.layout.rows(transitions))
             parts.append(scores)
         joined: Scores = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:n], *parts)
         return joined
+
+    def record(self, rows: NumpyArray) -> None:
+        """Add transitions (n, width) to the replay buffer."""
+        self.replay.add(rows)

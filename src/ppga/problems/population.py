@@ -1,13 +1,13 @@
 """A task with a population of SAC agents, each with its own environments and replay buffer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ppga.learners.replay import Replay, draws_of
+from ppga.learners.replay import MAX_SAMPLE_SIZE, Replay, draws_of, equal_share
 from ppga.learners.sac import SAC, Agent, SACConfig
 from ppga.learners.td3 import Layout
 from ppga.physics import Array
@@ -28,15 +28,22 @@ class PopulationState:
         normalizer: of observations, initialized once.
         agents: (P, ...).
         envs: environments of all agents, those of agent 0 first.
+        firsts: (b,) number of the first row of the replay buffer of each of the last b iterations.
+        owners: (b, P) column of that iteration's rows that holds the experience of each agent.
     """
 
     normalizer: NormalizerState
     agents: Agent
     envs: TaskState
+    firsts: Array
+    owners: Array
 
 
 class PopulationProblem(PolicyProblem):
     """A task with a population of SAC agents.
+
+    An agent that becomes a copy of another one also takes over its experience. A row of the replay buffer
+    holds a step of every agent and is never copied; `PopulationState.owners` tells whose step an agent uses.
 
     Args:
         task: the task.
@@ -69,6 +76,7 @@ class PopulationProblem(PolicyProblem):
             "log_temperature": (),
             "hyper": (5,),
         }
+        self._iterations = 1 + -(-sac.buffer_size // (sac.steps * sac.environments))
         self._explore = jax.jit(self._explore_chunk)
 
     def init(self, key: Array) -> PopulationState:
@@ -77,7 +85,9 @@ class PopulationProblem(PolicyProblem):
         agents = jax.vmap(self.sac.init)(jax.random.split(agent_key, self.population))
         count = self.population * self.sac.config.environments
         envs = jax.jit(self.task.reset, static_argnums=1)(env_key, count)
-        return PopulationState(self.init_normalizer(normalizer_key), agents, envs)
+        firsts = jnp.zeros(self._iterations, jnp.int32)
+        owners = jnp.broadcast_to(jnp.arange(self.population), (self._iterations, self.population))
+        return PopulationState(self.init_normalizer(normalizer_key), agents, envs, firsts, owners)
 
     def cost(self, policies: int) -> Cost:
         """Cost of evaluating policies and of training the population in an iteration."""
@@ -95,18 +105,31 @@ class PopulationProblem(PolicyProblem):
         """Alternate between acting in the environments and gradient steps."""
         config = self.sac.config
         agents, envs, losses = state.agents, state.envs, []
+        if config.fresh_optimizers:
+            agents = jax.vmap(self.sac.agent)(
+                agents.actor, agents.critics, agents.log_temperature, agents.hyper
+            )
+        firsts = jnp.append(state.firsts[1:], self.replay.written)
+        owners = jnp.concatenate([state.owners[1:], jnp.arange(self.population)[None]])
+        state = replace(state, firsts=firsts, owners=owners)
+        updates = round(config.chunk * config.environments * config.updates_per_step)
+        share = equal_share(
+            updates, MAX_SAMPLE_SIZE // (self.population * config.batch_size * self.layout.width)
+        )
         for number in range(config.steps // config.chunk):
             act_key, sample_key, learn_key = jax.random.split(jax.random.fold_in(key, number), 3)
             envs, transitions = self._explore(state.normalizer, agents, envs, act_key)
             self.replay.add(self._rows(transitions))
-            updates = round(config.chunk * config.environments * config.updates_per_step)
-            rows = self.layout.normalize(self._sample(sample_key, updates), state.normalizer)
-            agents, loss = self.sac.train(agents, rows, jax.random.split(learn_key, self.population))
-            losses.append(np.asarray(loss))
+            rng = draws_of(sample_key)
+            for part in range(updates // share):
+                rows = self.layout.normalize(self._sample(state, rng, share), state.normalizer)
+                keys = jax.random.split(jax.random.fold_in(learn_key, part), self.population)
+                agents, loss = self.sac.train(agents, rows, keys)
+                losses.append(np.asarray(loss))
             self.progress()
         steps = config.steps * config.environments * self.population
         report = critic_report(np.mean(losses, axis=0), steps, hyper=np.asarray(agents.hyper).tolist())
-        return PopulationState(state.normalizer, agents, envs), report
+        return replace(state, agents=agents, envs=envs), report
 
     def stored_fields_of(self, state: PopulationState, agents: Agent) -> dict[str, NumpyArray]:
         """Fields that the archive stores with agents (n, ...) besides their policies: name -> (n, ...)."""
@@ -118,11 +141,24 @@ class PopulationProblem(PolicyProblem):
             "hyper": np.asarray(agents.hyper),
         }
 
-    def with_agents(self, state: PopulationState, numbers: NumpyArray, agents: Agent) -> PopulationState:
-        """Replace the agents of these numbers (n,) by agents (n, ...); environments and buffers stay."""
+    def with_agents(
+        self, state: PopulationState, numbers: NumpyArray, agents: Agent, parents: NumpyArray | None = None
+    ) -> PopulationState:
+        """Replace agents; the environments stay.
+
+        Args:
+            state: the problem's state.
+            numbers: (n,) numbers of the replaced agents.
+            agents: (n, ...) the new ones.
+            parents: (n,) numbers of the agents whose experience they take over; by default, that of the
+                replaced ones.
+        """
         at = jnp.asarray(numbers)
         merged = jax.tree.map(lambda leaf, new: leaf.at[at].set(new), state.agents, agents)
-        return PopulationState(state.normalizer, merged, state.envs)
+        owners = state.owners
+        if parents is not None:
+            owners = owners.at[:, at].set(owners[:, jnp.asarray(parents)])
+        return replace(state, agents=merged, owners=owners)
 
     # Transitions.
 
@@ -150,9 +186,10 @@ class PopulationProblem(PolicyProblem):
         started = np.asarray(transitions.active).reshape(shape).all(axis=0)
         return self.layout.rows(transitions).reshape(*shape, -1).swapaxes(0, 1)[started]
 
-    def _sample(self, key: Array, updates: int) -> Array:
-        """Rows (P, updates, batch, width), drawn from each agent's own transitions."""
-        shape = (self.population, updates, self.sac.config.batch_size)
-        places = self.replay.places(draws_of(key), shape)
-        numbers = np.arange(self.population)[:, None, None]
-        return jnp.asarray(self.replay.at(places, numbers))
+    def _sample(self, state: PopulationState, rng: np.random.Generator, updates: int) -> Array:
+        """Rows (P, updates, batch, width), drawn from each agent's own experience."""
+        numbers = self.replay.draw(rng, (self.population, updates, self.sac.config.batch_size))
+        # rows may be older than all iterations, if environments that failed to start made these short
+        iterations = np.maximum(np.searchsorted(np.asarray(state.firsts), numbers, side="right") - 1, 0)
+        agents = np.arange(self.population)[:, None, None]
+        return jnp.asarray(self.replay.at(numbers, np.asarray(state.owners)[iterations, agents]))

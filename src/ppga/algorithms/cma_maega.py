@@ -18,7 +18,9 @@ from ppga.algorithms.presets import (
     EVALUATIONS,
     HALFCHEETAH_THRESHOLD,
     LAPTOP_CRITIC_STEPS,
+    LAPTOP_CRITICS,
     LAPTOP_TD3,
+    PAPER_CRITICS,
     SHORT_CONFIRMATION,
     SMOKE_TD3,
     Preset,
@@ -76,7 +78,7 @@ class CMAMAEGAConfig(AlgorithmConfig):
 
     confirm: ConfirmationConfig | None = field(default_factory=lambda: SHORT_CONFIRMATION)
     archive: SoftArchiveConfig = field(default_factory=SoftArchiveConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: NetworkConfig = field(default_factory=lambda: LAPTOP_CRITICS)
     branches: int = common(32)
     sigma0: float = common(1.0)
     es: ESConfig = field(default_factory=ESConfig)
@@ -211,7 +213,7 @@ PAPER = Preset(
     CMAMAEGAConfig(
         confirm=None,
         archive=SoftArchiveConfig(alpha=0.01, threshold_min=0.0),
-        network=NetworkConfig(critic=(256, 256)),
+        network=PAPER_CRITICS,
         branches=99,
         es=ESConfig(samples=100, insert=False),
         critic_steps=600,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ppga.algorithms.base import check_policies
 from ppga.algorithms.map_elites import MAPElites, MAPElitesConfig
-from ppga.algorithms.presets import EVALUATIONS, Preset, smoke
+from ppga.algorithms.presets import EVALUATIONS, LAPTOP_CRITICS, Preset, smoke
 from ppga.config import check_range, common
 from ppga.errors import InputError
 from ppga.learners.sac import Agent, SACConfig
@@ -49,7 +49,7 @@ class PBTMEConfig(MAPElitesConfig):
 
     algorithm: ClassVar[str] = "pbt-me-sac"
 
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: NetworkConfig = field(default_factory=lambda: LAPTOP_CRITICS)
     batch_size: int = common(32)
     population: int = common(4)
     best_share: float = 0.25

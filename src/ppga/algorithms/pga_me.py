@@ -11,7 +11,9 @@ from ppga.algorithms.map_elites import MAPElites, MAPElitesConfig
 from ppga.algorithms.presets import (
     EVALUATIONS,
     LAPTOP_CRITIC_STEPS,
+    LAPTOP_CRITICS,
     LAPTOP_TD3,
+    PAPER_CRITICS,
     SMOKE_TD3,
     Preset,
     smoke,
@@ -40,7 +42,7 @@ class PGAMEConfig(MAPElitesConfig):
 
     algorithm: ClassVar[str] = "pga-me"
 
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: NetworkConfig = field(default_factory=lambda: LAPTOP_CRITICS)
     batch_size: int = common(32)
     gradient_share: float = common(0.5)
     critic_steps: int = common(LAPTOP_CRITIC_STEPS)
@@ -110,7 +112,7 @@ LAPTOP = Preset(PGAMEConfig())
 PAPER = Preset(
     PGAMEConfig(
         confirm=None,
-        network=NetworkConfig(critic=(256, 256)),
+        network=PAPER_CRITICS,
         batch_size=100,
         critic_steps=300,
         td3=TD3Config(delayed_targets=False, own_actor_batch=True),

@@ -10,10 +10,10 @@ from ppga.algorithms import ppga_config
 from ppga.algorithms.base import most_episodes
 from ppga.algorithms.ppga import PPGA
 from ppga.algorithms.ppga_config import ArborescenceConfig
-from ppga.algorithms.presets import ITERATIONS, LAPTOP_TD3, SMOKE_TD3, Preset, smoke
+from ppga.algorithms.presets import ITERATIONS, LAPTOP_CRITICS, LAPTOP_TD3, SMOKE_TD3, Preset, smoke
 from ppga.config import common
 from ppga.learners.td3 import TD3Config
-from ppga.problems import Cost
+from ppga.problems import Cost, NetworkConfig
 from ppga.problems.td3_search import TD3SearchProblem
 from ppga.rollouts import Executor
 from ppga.search import EvaluationConfig, RewardPhaseConfig
@@ -33,6 +33,7 @@ class TD3GAConfig(ArborescenceConfig):
 
     algorithm: ClassVar[str] = "td3ga"
 
+    network: NetworkConfig = field(default_factory=lambda: LAPTOP_CRITICS)
     # steps on batches of 256 transitions, not of 48,000 as in the paper, and so more of them
     jacobian_updates: int = common(400)
     walk_updates: int = common(400)

@@ -315,7 +315,8 @@ class TD3:
     def ascend(self, ascent: Ascent, critic: Array, rows: Array) -> Ascent:
         """Policies after some steps of gradient ascent on the value of one critic.
 
-        All policies share the critic and the transitions, so the critic is evaluated in one large product.
+        All policies share the critic and the transitions. On accelerators, they are evaluated at once; on
+        CPUs one after the other, because then the values of all layers fit in a core's cache.
 
         Args:
             ascent: n policies.
@@ -325,7 +326,11 @@ class TD3:
 
         def step(ascent: Ascent, rows: Array) -> tuple[Ascent, None]:
             observation = self.layout.split(rows).observation
-            gradient = jax.vmap(self.gradient, (0, None, None))(ascent.policies, critic, observation)
+            gradient = jax.lax.map(
+                lambda policy: self.gradient(policy, critic, observation),
+                ascent.policies,
+                batch_size=1 if jax.default_backend() == "cpu" else len(ascent.policies),
+            )
             change, optimizer = self._adam.update(gradient, ascent.optimizer)
             return Ascent(ascent.policies + self.config.policy_learning_rate * change, optimizer), None
 

@@ -28,7 +28,7 @@ class Offset(Slider):
 )
 def test_thresholds_admit_episodes_without_progress(algorithm: str, name: str) -> None:
     """The QD-score's offset is the return of an episode without progress."""
-    tuned = ppga.preset(name, "walker2d", algorithm)[0].archive
+    tuned = ppga.preset(name, "humanoid", algorithm)[0].archive
     for offset in (-70.0, 55.0):
         task = Offset()
         task.offset = offset

@@ -134,7 +134,7 @@ def test_the_laptop_preset_shrinks_its_buffer_and_the_paper_preset_does_not(
     config, budget = ppga.preset("laptop", "hopper", algorithm)
     default = getattr(config, part).buffer_size
     problem: Any = make_algorithm("hopper", config).problem
-    free = problem.replay.bytes // 2
+    free = int(0.6 * problem.replay.bytes)
     monkeypatch.setattr(machine, "free_memory", lambda: free)
     output = io.StringIO()
     display = Stopping(Console(file=output, width=200))
@@ -142,7 +142,8 @@ def test_the_laptop_preset_shrinks_its_buffer_and_the_paper_preset_does_not(
         ppga.train("hopper", config, budget=budget, output=tmp_path / "run", display=display)
     _, written, _ = RunFolder(tmp_path / "run").read()
     smaller = getattr(written, part).buffer_size
-    assert 0.3 * default < smaller < 0.5 * default
+    # there are spare rows for iterations in which all candidates are confirmed
+    assert 0.2 * default < smaller < 0.6 * default
     assert f"{part}.buffer_size is {smaller:,}, not {default:,}" in output.getvalue()
     assert (tmp_path / "run" / NAME).stat().st_size <= 0.9 * free
     assert [name for name, *_ in differences(config, written)] == [f"{part}.buffer_size"]

@@ -68,7 +68,7 @@ class Replay:
         self.capacity = check_count("the replay buffer's capacity", capacity)
         self.shape = shape
         # at most so many rows between two checkpoints; the file has spare rows for all checkpoints of a run
-        self.stride = max(-(-capacity // (2 * KEPT_CHECKPOINTS)), 2 * burst)
+        self.stride = max(-(-capacity // (2 * KEPT_CHECKPOINTS)), burst)
         self.room = capacity + KEPT_CHECKPOINTS * self.stride
         self.burst = burst
         self.written = self.saved = 0
@@ -98,7 +98,7 @@ class Replay:
         """Largest capacity that fits in memory and on the disk of the folder."""
         free = min(self._free(folder).values())
         room = (LARGEST_SHARE * free - HEAD) / (4 * int(np.prod(self.shape)))
-        return max(0, int(min((room - KEPT_CHECKPOINTS) / 1.5, room - 2 * KEPT_CHECKPOINTS * self.burst)))
+        return max(0, int(min((room - KEPT_CHECKPOINTS) / 1.5, room - KEPT_CHECKPOINTS * self.burst)))
 
     @staticmethod
     def _free(folder: Path | None) -> dict[str, int]:

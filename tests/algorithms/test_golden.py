@@ -73,6 +73,17 @@ GOLDEN: dict[str, tuple[Any, list[float]]] = {
         ),
         [19.99991, 0.2, 19.99991, 9.999954, 27.0, 2984.0, 0.0, 3.190073, 0.02809434],
     ),
+    "mcppo on a slider": (
+        lambda: (
+            slider(),
+            settings(
+                "mcppo",
+                **{"confirm.episodes": 2, "confirm.recheck": 1, "updates": 4, "archive.shape": (200,)},
+            ),
+            4,
+        ),
+        [79.98643, 0.02, 19.9999, 19.99661, 29.0, 5192.0, 0.0, 0.0, 0.0],
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 import ppga
 from ppga import Budget
 from ppga.problems import Sphere
-from ppga.runs.display import Display, Lines, Picture
+from ppga.runs.display import Display, Lines, Picture, Silent
 from ppga.search import search_warnings
 from ppga.strategies import XNES
 
@@ -32,14 +32,35 @@ def test_a_display_shows_a_run(kind: Callable[[Console], Display], expected: lis
         assert text in output.getvalue()
 
 
-def test_a_live_view_names_the_programs_that_are_compiled() -> None:
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=True, width=120)
+class Programs(Silent):
+    """A display that collects the names of compiled programs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def compiling(self, program: str) -> None:
+        self.names.append(program)
+
+
+def test_programs_are_named_while_they_are_compiled() -> None:
+    display = Programs()
     settings, _ = ppga.preset("smoke", "hopper")
-    ppga.train("hopper", settings, budget=Budget(iterations=1), display=Picture(console))
-    for program in ("environments", "rollout", "PPO update", "evaluation"):
-        assert f"compiling the {program}" in output.getvalue()
-    assert not output.getvalue().rstrip().endswith("compiling the evaluation")
+    ppga.train("hopper", settings, budget=Budget(iterations=1), display=display)
+    assert {"environments", "rollout", "PPO update", "evaluation"} <= set(display.names)
+    assert display.names[1::2] == [""] * (len(display.names) // 2), "each is followed by its end"
+
+
+def test_a_live_view_names_the_program_that_is_compiled() -> None:
+    output = io.StringIO()
+    picture = Picture(Console(file=output, force_terminal=True, width=120))
+    picture.begin("ppga on hopper", 0.0)
+    picture.compiling("rollout")
+    picture.live.refresh()
+    assert "compiling the rollout" in output.getvalue()
+    picture.compiling("")
+    output.truncate(0)
+    picture.end()
+    assert "compiling" not in output.getvalue()
 
 
 def test_a_quiet_display_prints_messages_only() -> None:

@@ -58,7 +58,7 @@ class ConditionedPPO(PPO):
         assert isinstance(trajectory, WeightedTrajectory)
         statistics = agent.return_statistics
         rewards = trajectory.rewards / jnp.sqrt(jnp.maximum(jnp.diagonal(statistics.covariance), 1e-8))
-        normalized = self._normalized(agent, trajectory)
+        normalized = self.normalized_observations(agent, trajectory)
         values = self.predict(agent.learner.critic, normalized)  # (e, T + 1, k+1)
         never = jnp.zeros_like(trajectory.terminated)
         terminated = jnp.stack([trajectory.terminated] + [never] * (rewards.shape[-1] - 1), axis=-1)
@@ -73,18 +73,18 @@ class ConditionedPPO(PPO):
             rewards, values, terminated, trajectory.truncation_value
         )
         values = values[:, :-1]
-        weight = self._weight(trajectory)
-        _, error_std = self._moments(each[..., 0], weight)
-        _, target_std = self._moments((each + values)[..., 0], weight)
+        weight = self.step_weights(trajectory)
+        _, error_std = self.moments(each[..., 0], weight)
+        _, target_std = self.moments((each + values)[..., 0], weight)
         batch = Batch(
             observation=normalized[:, :-1],
             action=trajectory.action,
             log_density=log_density(trajectory.noise, agent.policy.log_std),
-            advantage=self._standardized((each * trajectory.weights).sum(axis=-1), weight),
+            advantage=self.standardized((each * trajectory.weights).sum(axis=-1), weight),
             target=each + values,
             value=values,
             weight=weight,
         )
         explained = 1 - error_std**2 / jnp.maximum(target_std**2, 1e-8)
-        mean_reward = self._mean((trajectory.rewards[..., 0] * weight).mean())
+        mean_reward = self.mean_over_devices((trajectory.rewards[..., 0] * weight).mean())
         return UpdateData(flat_batch(batch), UpdateState.of(agent), statistics, explained, mean_reward)

@@ -183,7 +183,7 @@ class PPO:
         """The agent with initial optimizer states; in a joint update, its critic keeps its own."""
         old, new = agent.learner.optimizer, self.optimizer.init(Parameters.of(agent))
         if self.joint:
-            new = old._replace(inner_states={**old.inner_states, "actor": new.inner_states["actor"]})
+            new = optax.PartitionState({**old.inner_states, "actor": new.inner_states["actor"]})
         return replace(agent, learner=replace(agent.learner, optimizer=new))
 
     def value(self, agent: Agent, observation: Array) -> Array:
@@ -207,7 +207,7 @@ class PPO:
         config, statistics = self.config, agent.return_statistics
         reward = trajectory.rewards @ weights
         scale = statistics.std(weights) if config.normalize == "rewards" else 1.0
-        normalized = self._normalized(agent, trajectory)
+        normalized = self.normalized_observations(agent, trajectory)
         predicted = self.predict(agent.learner.critic, normalized)
         values, truncation_value = predicted, trajectory.truncation_value
         if config.normalize == "returns":
@@ -221,27 +221,27 @@ class PPO:
         if config.normalize == "returns":
             statistics, target = statistics.normalized_targets(target, trajectory.active, self.axis)
             error = target - predicted[:, :-1]
-        weight = self._weight(trajectory)
-        _, error_std = self._moments(error, weight)
-        explained = 1 - error_std**2 / jnp.maximum(self._moments(target, weight)[1] ** 2, 1e-8)
+        weight = self.step_weights(trajectory)
+        _, error_std = self.moments(error, weight)
+        explained = 1 - error_std**2 / jnp.maximum(self.moments(target, weight)[1] ** 2, 1e-8)
         batch = Batch(
             observation=normalized[:, :-1],
             action=trajectory.action,
             log_density=log_density(trajectory.noise, agent.policy.log_std),
-            advantage=advantage if self.joint else self._standardized(advantage, weight),
+            advantage=advantage if self.joint else self.standardized(advantage, weight),
             target=target,
             value=predicted[:, :-1],
             weight=weight,
         )
-        mean_reward = self._mean((reward * weight).mean())
+        mean_reward = self.mean_over_devices((reward * weight).mean())
         return UpdateData(flat_batch(batch), UpdateState.of(agent), statistics, explained, mean_reward)
 
-    def _weight(self, trajectory: Trajectory) -> Array:
+    def step_weights(self, trajectory: Trajectory) -> Array:
         """Weights (e, T) of the steps: 0 for those that were not taken, 1 in the mean."""
         active = trajectory.active.astype(jnp.float32)
-        return active / jnp.maximum(self._mean(active.mean()), 1e-8)
+        return active / jnp.maximum(self.mean_over_devices(active.mean()), 1e-8)
 
-    def _normalized(self, agent: Agent, trajectory: Trajectory) -> Array:
+    def normalized_observations(self, agent: Agent, trajectory: Trajectory) -> Array:
         """Normalized observations (e, T + 1, o) as the policy observed them, and the last one."""
         observation = jnp.concatenate([trajectory.observation, trajectory.last_observation[:, None]], axis=1)
         normalizer = agent.policy.normalizer
@@ -269,9 +269,9 @@ class PPO:
         config = self.config
         minibatch: Batch = jax.tree.map(lambda values: values[rows], batch)
         if self.joint:
-            advantage = self._standardized(minibatch.advantage, minibatch.weight)
+            advantage = self.standardized(minibatch.advantage, minibatch.weight)
             minibatch = replace(minibatch, advantage=advantage)
-        gradient, (kl, policy_loss, value_loss) = self._mean(
+        gradient, (kl, policy_loss, value_loss) = self.mean_over_devices(
             jax.grad(self.loss, has_aux=True)(state.parameters, minibatch)
         )
         if config.std == "fixed":
@@ -348,7 +348,7 @@ class PPO:
             explained_variance=data.explained_variance,
             minibatches_used=share,
             nonfinite=end.nonfinite,
-            diverged=self.devices * self._mean(trajectory.diverged.sum().astype(jnp.float32)),
+            diverged=self.devices * self.mean_over_devices(trajectory.diverged.sum().astype(jnp.float32)),
             learning_rate=learning_rate,
             reward=data.reward,
         )
@@ -363,18 +363,18 @@ class PPO:
         largest = self.config.learning_rate
         return jnp.clip(learning_rate * factor, MIN_LEARNING_RATE * largest, largest)
 
-    def _mean(self, tree: Any) -> Any:
+    def mean_over_devices(self, tree: Any) -> Any:
         """The mean over all devices."""
         return jax.lax.pmean(tree, self.axis) if self.axis else tree  # type: ignore[no-untyped-call]
 
-    def _moments(self, values: Array, weight: Array) -> tuple[Array, Array]:
+    def moments(self, values: Array, weight: Array) -> tuple[Array, Array]:
         """Weighted mean and standard deviation of the values of all devices."""
-        mean = self._mean((weight * values).mean())
-        return mean, jnp.sqrt(self._mean((weight * jnp.square(values - mean)).mean()))
+        mean = self.mean_over_devices((weight * values).mean())
+        return mean, jnp.sqrt(self.mean_over_devices((weight * jnp.square(values - mean)).mean()))
 
-    def _standardized(self, values: Array, weight: Array) -> Array:
+    def standardized(self, values: Array, weight: Array) -> Array:
         """Values with weighted mean 0 and standard deviation 1; in a joint update, over all agents."""
-        mean, std = self._moments(values, weight)
+        mean, std = self.moments(values, weight)
         if self.joint:
             own, mean = mean, over_agents(mean)
             std = jnp.sqrt(over_agents(std**2 + (own - mean) ** 2))

@@ -258,7 +258,7 @@ class Picture:
     def compiling(self, program: str) -> None:
         """Name the program behind the dots while it is compiled."""
         self.program = program
-        self.live.update(self._group(), refresh=True)
+        self.live.update(self._group())  # drawn by a thread, which may wait for a terminal
 
     def show(
         self,

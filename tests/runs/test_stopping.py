@@ -111,8 +111,9 @@ def on_pipe(words: list[str], run: Path) -> Started:
 
 
 TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
